@@ -103,6 +103,15 @@ def test_every_minibatch_draws_its_own_crops(one_each: list[Path]) -> None:
     assert [len(seen) for seen in crops.values()] == [6, 6]
 
 
+def test_every_image_of_a_minibatch_and_every_seed_draws_its_own_crop(one_each: list[Path]) -> None:
+    """Of four images that show the same."""
+    for path in (one_each[1], one_each[0].with_name("1.png"), one_each[0].with_name("2.png")):
+        path.write_bytes(one_each[0].read_bytes())
+    folders = data.load("imagenet", size=16)
+    images = [image for seed in (0, 1) for image in FolderBatches(folders, 4, seed, augment=True).inputs(0)]
+    assert len({image.numpy().tobytes() for image in images}) == 8
+
+
 def test_images_to_test_on_are_the_middle_normalised_as_torchvisions_models_have_it(one_each: list[Path]) -> None:
     folders = data.load("imagenet", size=16)
     usual = ResNet50_Weights.IMAGENET1K_V1.transforms()

@@ -41,6 +41,15 @@ def test_every_epoch_and_every_seed_cuts_its_stretches_elsewhere() -> None:
     assert start(5, 3) == start(5, 3)
 
 
+def test_an_epoch_has_no_word_twice() -> None:
+    """401 words are three rows of 126, each of six stretches."""
+    text = running_text("toy", "toy", [" ".join(f"w{i}" for i in range(400))], ["w1"])
+    batches = LanguageBatches(text, batch=3, length=20, seed=0)
+    for epoch in (0, 1):
+        words = torch.cat([batches.inputs(epoch * 6 + t).flatten() for t in range(len(batches))])
+        assert len(words) == len(words.unique()) == 3 * 6 * 20
+
+
 def test_unknown_words_need_a_place() -> None:
     with pytest.raises(PipelagError, match="the test text's word 'z' is not in the training text"):
         running_text("toy", "toy", ["a b"], ["a z"])

@@ -65,6 +65,18 @@ def test_a_minibatch_depends_on_seed_and_number_alone() -> None:
     assert share[0] == pytest.approx(len(targets) / int((targets != PAD).sum()))
 
 
+def test_every_epoch_and_every_seed_puts_other_sentences_of_a_length_together() -> None:
+    data = sentences(200, 9)
+
+    def together(seed: int, epoch: int) -> set[frozenset[object]]:
+        batches = TokenBatches(data, 120, seed)
+        return {frozenset(batches.pairs(epoch * len(batches) + t)) for t in range(len(batches))}
+
+    first = together(0, 0)
+    assert all(len(first & other) < len(first) / 2 for other in (together(0, 1), together(1, 0)))
+    assert together(0, 0) == first
+
+
 def test_sentences_of_like_length_come_together() -> None:
     batches = TokenBatches(sentences(500, 9), 100, 0)
     spread = [max(p) - min(p) for t in range(len(batches)) if (p := [1 + max(map(len, x)) for x in batches.pairs(t)])]

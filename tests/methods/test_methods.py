@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -285,11 +286,15 @@ def test_pipemare_t1_divides_the_rate_by_the_delay_and_anneals() -> None:
     assert method.learning_rate(4, 4, 0, 1) == 1.0  # the last stage keeps the base rate
 
 
-def test_spike_compensation_equals_its_formula() -> None:
-    """w - lr (a v + b g), a = m^D, b = (1 - m^D)/(1 - m), against a hand-written update of one stage with D = 2."""
+@pytest.mark.parametrize("momentum", [0.9, 0.0, 1.0])
+def test_spike_compensation_equals_its_formula(momentum: float) -> None:
+    """w - lr (a v + b g), a = m^D, b = (1 - m^D)/(1 - m), against a hand-written update of one stage with D = 2.
+
+    There b is 1 + m; without a momentum that is plain SGD.
+    """
     stage = nn.Linear(4, 1)
     flat = FlatParameters(stage.parameters())
-    make = lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01)  # noqa: E731
+    make = lambda params: torch.optim.SGD(params, lr=0.1, momentum=momentum, weight_decay=0.01)  # noqa: E731
     optimizer = group_by_stage(make, [flat.parameters], {}, [1])
     assert optimizer is not None
     method = get("spike_compensation")
@@ -306,8 +311,8 @@ def test_spike_compensation_equals_its_formula() -> None:
         policy.prepare()
         for i, g in enumerate(gradients):
             g = g + 0.01 * w[i]
-            v[i] = 0.9 * v[i] + g
-            w[i] = w[i] - 0.1 * (0.81 * v[i] + (1 - 0.81) / 0.1 * g)
+            v[i] = momentum * v[i] + g
+            w[i] = w[i] - 0.1 * (momentum**2 * v[i] + (1 + momentum) * g)
         for ours, expected in zip(stage.parameters(), w, strict=True):
             torch.testing.assert_close(ours.detach(), expected, rtol=1e-5, atol=1e-6)
 
@@ -460,6 +465,15 @@ def test_a_decay_is_in_the_remembered_gradient_where_the_optimizer_puts_it_there
     assert torch.equal(along, torch.full((2, 2), 2.5 if in_the_gradient else 1.0))
 
 
+def test_what_a_gradient_has_is_the_decay_and_the_sign_of_its_own_group() -> None:
+    weights = [torch.nn.Parameter(torch.full((2,), 4.0)) for _ in range(4)]
+    settings = [(0.5, False), (0.25, False), (0.0, False), (0.5, True)]
+    groups = [{"weight_decay": decay, "maximize": turned} for decay, turned in settings]
+    for weight in weights:
+        weight.grad = torch.ones(2)
+    assert [each[0].item() for each in coupled_decay(weights, groups) if each is not None] == [3.0, 2.0, 1.0, 1.0]
+
+
 # Recomputation ----------------------------------------------------------------------------------------------------
 
 
@@ -498,6 +512,8 @@ def test_recomputation_with_newer_weights_is_another_gradient() -> None:
         ("xpipe", 1, (2, 2, 2, 2)),
         ("1f1b", 1, (1, 1, 1, 1)),
         ("gpipe", 4, (1, 1, 1, 1)),
+        ("pipemare_naive", 4, (1, 1, 1, 1)),
+        ("pipemare", 4, (2, 2, 2, 2)),  # what T2's backward reads is made of the live ones
     ],
 )
 def test_a_real_stage_holds_as_many_versions_as_the_papers_say(
@@ -601,6 +617,8 @@ def test_a_restored_run_continues_bit_for_bit(name: str, stop: int) -> None:
         if t + 1 == stop:
             state = copy.deepcopy(unbroken.state_dict())
     late = SimulatedTraining(convolutional(seed=9), phases, make, loss_of, rate)
+    for t in range(2):  # of which nothing is left
+        late.step(*Noise()[t + 20])
     late.load_state_dict(state)
     for t in range(stop, 14):
         late.step(*Noise()[t])
@@ -632,6 +650,18 @@ def test_a_distance_is_the_root_mean_square_per_weight() -> None:
         [torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.0, 2.0])],
     )
     assert rms(a, b, 4) == 2.5
+
+
+def test_a_row_has_the_means_and_the_greatest_of_what_came_since_the_row_before() -> None:
+    watch = Discrepancy(SimpleNamespace(weights=[]), horizons=(1,))  # type: ignore[arg-type]
+    for values in ((1.0, 5.0, 0.0), (3.0,)):
+        for value in values:
+            watch.add(("predicted", 1), value)
+            watch.add(("stale", 1), 10 * value)
+        row, mean, most = watch.row(), sum(values) / len(values), max(values)
+        assert (row["rmse_predicted_1"], row["rmse_predicted_1_most"]) == (mean, most)
+        assert (row["rmse_stale_1"], row["rmse_stale_1_most"]) == (10 * mean, 10 * most)
+    assert "rmse_stale_1" not in watch.row()  # nothing new to tell of
 
 
 def test_distances_where_segments_recompute_and_of_the_oldest_of_several_microbatches() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -54,6 +55,27 @@ def test_every_stage_minibatch_and_seed_has_draws_of_its_own() -> None:
     for other in (second, first[1:] + first[:1], [row[0] for row in rows[1]]):
         assert abs(correlation(first, other)) < 0.08
     assert law.draw((1, 1), 0, 17) == rows[0][17]
+
+
+class Halving(torch.optim.SGD):
+    """Writes into the gradients that it is given, as those do that clip them."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(0.5)
+        return super().step(closure)
+
+
+def test_a_gradient_that_comes_twice_is_as_it_was() -> None:
+    """A step that halves them is one of half the rate."""
+    ends = []
+    for kind, lr in ((Halving, 0.1), (torch.optim.SGD, 0.05)):
+        model = convolutional()
+        make = partial(kind, lr=lr)
+        run = pipelag.train(model, Noise(), method="hogwild", cuts=(2, 4), steps=12, optimizer=make)
+        ends.append(torch.cat([parameter.detach().flatten() for parameter in run.model.parameters()]))
+    assert torch.equal(*ends)
 
 
 def test_a_mean_below_one_update_does_not_raise_the_rate() -> None:

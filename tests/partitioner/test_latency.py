@@ -18,7 +18,7 @@ from pipelag.__main__ import main
 from pipelag.errors import PipelagError
 from pipelag.partitioner.advice import best, choices
 from pipelag.partitioner.arms import Ground
-from pipelag.partitioner.cluster import Cluster, Level, flat
+from pipelag.partitioner.cluster import Cluster, Level, flat, server_seconds
 from pipelag.partitioner.options import PlanOptions
 from pipelag.partitioner.plan import Plan, PlanStage, links, memory_of, predict, stage_costs, timed_period
 from pipelag.partitioner.plan_rows import plan_rows
@@ -263,8 +263,14 @@ def test_replicas_and_boundaries_by_hand() -> None:
     assert timed_period(profile, servers, near) == pytest.approx((1 + 3 + 0.5 + 2 * 0.1) * 1e-3 / 2)
     assert timed_period(profile, servers, far) == pytest.approx((1 + 3 + 6 + 3) * 1e-3 / 4)
     assert predict(profile, servers, far, "ring") == pytest.approx((6 + 3) * 1e-3 / 4)
+    two = layers((1.0, 1.0, 0, 0, 2000), (0.0, 0.0, 0, 0, 0), (0.0, 2.0, 0, 0, 2000))
+    both = Plan((PlanStage(1, 3, 4),))
+    assert predict(two, servers, both, "ring") == pytest.approx((6 + 2 * 3) * 1e-3 / 4)  # a ring for each of the two
+    assert server_seconds(4000, 4, 1e6, 5e-4) == pytest.approx((24 + 3) * 1e-3) and server_seconds(0, 4, 1e6, 5e-4) == 0
     (cost,) = stage_costs(layers((1.0, 3.0, 0, 0, 0)), servers, far)
     assert cost.backward == pytest.approx(3e-3)  # without weights there is no ring
+    again = [stage_costs(layers((1.0, 3.0, 0, 0, size)), servers, far, recompute=True)[0] for size in (0, 4000)]
+    assert [cost.backward for cost in again] == pytest.approx([4e-3, (1 + 3 + 6 + 3) * 1e-3])  # the forward comes first
     line = Plan(tuple(PlanStage(i, i) for i in (1, 2, 3)))
     assert links(servers, line) == Topology(1e6, 5e-4)
     assert links(servers, Plan((PlanStage(1, 1), PlanStage(2, 3)))) == Topology(8e6, 1e-4)

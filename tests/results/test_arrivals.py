@@ -43,6 +43,14 @@ def test_later(first: Arrivals, second: Arrivals, verdict: bool | None) -> None:
     assert later(first, second) is verdict
 
 
+def test_a_run_comes_after_the_evaluation_before_or_the_start() -> None:
+    rows = [{"epoch": epoch, "lr": rate, "score": epoch} for epoch, rate in ((2.0, 0.1), (4.0, 0.1), (6.0, 0.01))]
+    ends = {goal: Arrival.of(rows, lambda row, goal=goal: row["score"] >= goal) for goal in (1.0, 3.0, 5.0, 7.0)}  # type: ignore[misc]
+    assert ends[1.0] == Arrival(0.0, 2.0, False) and ends[3.0] == Arrival(2.0, 4.0, False)
+    assert ends[5.0] == Arrival(4.0, 6.0, True) and ends[7.0] == Arrival(6.0, math.inf, False)
+    assert Arrival.of([], lambda row: True) == Arrival(0.0, math.inf, False)
+
+
 def test_hours_and_epochs_are_alike() -> None:
     assert Arrival(2.0, 3.0, True).times(0.5) == Arrival(1.0, 1.5, True)
 

@@ -361,6 +361,7 @@ def test_a_mean_over_models_is_surer_than_each() -> None:
 def test_all_right_is_not_sure() -> None:
     difference = Difference.of({0: Share.of(100.0, 100)}, {0: Share.of(99.0, 100)})
     assert difference.above() is None
+    assert Share.of(50.0, 98).error == 5.0  # of 98 and two more: sqrt(0.5 * 0.5 / 100)
 
 
 def test_a_log_knows_how_sure_its_accuracy_is_but_not_of_words() -> None:

@@ -30,6 +30,13 @@ def test_as_many_minibatches_are_under_way_as_section_3_2_admits(replicas: list[
         assert minibatches_held(replicas)[stage] == min(of_its_own, ceil(noam * replicas[0], count))
 
 
+def test_of_more_minibatches_than_keep_all_busy_each_replica_has_its_part() -> None:
+    """Of five workers two share stage 3: of seven minibatches the two beyond NOAM wait in front of the stages, one for
+    each of these two, and none where a backward follows its forward at once."""
+    assert minibatches_held((1, 1, 2, 1)) == (5, 4, 2, 1)
+    assert minibatches_held((1, 1, 2, 1), depth=7) == (7, 6, 3, 1)
+
+
 @pytest.mark.parametrize(("workers", "chunks", "microbatches"), [(2, 2, 4), (4, 2, 8), (4, 3, 8), (3, 2, 6)])
 def test_the_bubble_of_interleaving_is_a_chunks_share(workers: int, chunks: int, microbatches: int) -> None:
     """Narayanan et al., section 2.2: (p - 1)(t_f + t_b) / v of bubble, t_f and t_b over all v stages of a worker."""
@@ -60,6 +67,13 @@ def test_neither_direction_has_more_under_way_than_1f1b(stages: int, microbatche
                 mine = [a.kind for a in row if a.stage == stage and a.kind in "FB" and a.number % 2 == way]
                 held = [mine[: at + 1].count("F") - mine[: at + 1].count("B") for at in range(len(mine))]
                 assert max(held, default=0) <= stages - stage + 1
+
+
+@pytest.mark.parametrize("stages", [2, 4, 6, 8])
+def test_two_directions_wait_as_long_as_chimeras(stages: int) -> None:
+    """Of as many microbatches as stages: three units of each, P - 2 bubbles of two (arXiv 2107.06925, section 3)."""
+    timing = pipelag.time(bidirectional(stages, 1, stages), pipelag.uniform(stages))
+    assert timing.makespan == 3 * stages + 2 * (stages - 2)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -86,10 +86,8 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return len(one) == len(other) and all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
 
 
-@pytest.mark.parametrize("name", [*FLAT, *OWN])
-def test_it_is_plain_training_where_nothing_is_late(name: str, device: str) -> None:
-    """Weights and the optimizer's state, its counts of steps included."""
-    make = (FLAT | OWN)[name]
+def beside_plain(make: Make, device: str = "cpu") -> tuple[SimulatedTraining, list[torch.Tensor]]:
+    """Trained without delays, and what plain training ends with."""
     model = network().to(device)
     optimizer = make(model.parameters())
     trained = training("sequential", make, device=device)
@@ -100,8 +98,44 @@ def test_it_is_plain_training_where_nothing_is_late(name: str, device: str) -> N
         trained.step(x, y)
     plain = [p.detach() for p in model.parameters()]
     plain += [torch.as_tensor(v) for p in model.parameters() for _, v in sorted(optimizer.state.get(p, {}).items())]
+    return trained, plain
+
+
+@pytest.mark.parametrize("name", [*FLAT, *OWN])
+def test_it_is_plain_training_where_nothing_is_late(name: str, device: str) -> None:
+    """Weights and the optimizer's state, its counts of steps included."""
+    trained, plain = beside_plain((FLAT | OWN)[name], device)
     assert same(ended(trained), plain)
     assert any(lying(trained)) == (name in FLAT)
+
+
+def apart(parameters: Any) -> torch.optim.Optimizer:
+    """Vectors have a rate of their own, and no decay."""
+    given = list(parameters)
+    groups = given if isinstance(given[0], dict) else [{"params": given}]
+    parts = [
+        group | {"params": [p for p in group["params"] if (p.dim() > 1) == decays], "weight_decay": 0.1 * decays}
+        for group in groups
+        for decays in (True, False)
+    ]
+    return torch.optim.Adam([part | {"lr": 0.01 if part["weight_decay"] else 0.03} for part in parts])
+
+
+@pytest.mark.parametrize("name", [*FLAT, "apart"])
+def test_large_stages_are_stepped_over_and_foreseen_piece_by_piece(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second stage's 7,812 weights lie in two pieces, its biases behind them; apart, in a buffer of their own."""
+    make = (FLAT | {"apart": apart})[name]
+    monkeypatch.setattr(flat_step, "PIECE", 4096)
+    trained, plain = beside_plain(make)
+    assert same(ended(trained), plain)
+    laid = trained.pipeline.weights[1].laid
+    assert laid is not None and len(laid.pieces) == (3 if name == "apart" else 2)
+    method = "spectrain" if name == "sgd" else "pipeoptim"
+    flat, by_parameters = (training(method, make) for _ in range(2))
+    never(by_parameters.pipeline.flat_step)
+    for x, y in batches():
+        assert torch.equal(flat.step(x, y), by_parameters.step(x, y))
+    assert same(ended(flat), ended(by_parameters)) and any(lying(flat))
 
 
 @pytest.mark.parametrize("method", ["pipeoptim", "spectrain", "xpipe", "pipemare", "pipedream"])
@@ -205,15 +239,16 @@ class Sometimes(nn.Module):
 
 
 def test_a_parameter_may_be_without_a_gradient() -> None:
-    """Its state stays as it is then, as in the optimizer's own step."""
+    """Its state stays as it is then, as in the optimizer's own step: in the next phase, which begins with gradients of
+    all, its count of steps is still its own."""
     both = []
     for flat in (True, False):
         model = nn.Sequential(*network(), Sometimes())
-        phase = Phase(methods.get("pipedream"), STEPS, (1, 3, 5))
-        each = SimulatedTraining(model, [phase], FLAT["adamw"], F.cross_entropy)
-        if not flat:
-            never(each.pipeline.flat_step)
+        phases = [Phase(methods.get("pipedream"), steps, (1, 3, 5)) for steps in (3, STEPS - 3)]
+        each = SimulatedTraining(model, phases, FLAT["adamw"], F.cross_entropy)
         for x, y in batches():
+            if not flat:
+                never(each.pipeline.flat_step)
             each.step(x, y)
         both.append(each)
     assert same(ended(both[0]), ended(both[1]))

@@ -16,6 +16,7 @@ from pipelag.methods.carriers import Average, Difference
 from pipelag.methods.reads import DelayCompensation, Predict
 from pipelag.schedules import Action, Schedule, check
 from pipelag.schedules.library import cycle
+from pipelag.stage.optimizers import group_by_stage
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.weights import FlatParameters
@@ -81,6 +82,25 @@ def test_an_update_that_goes_by_what_its_forward_read_keeps_it() -> None:
     """As many versions as stashing does, though the backward reads live weights."""
     assert COMPENSATED.versions_back(4) == get("pipedream").versions_back(4) == (3, 2, 1, 0)
     assert COMPENSATED.weight_copies(4) == (4, 3, 2, 1)
+
+
+def test_while_a_pipeline_fills_anew_an_update_goes_by_the_oldest_weights_that_there_are() -> None:
+    """It went on from version 5, and those before are not there: until version 7 forwards read the fifth."""
+    flat = FlatParameters([nn.Parameter(torch.ones(3))])
+    optimizer = group_by_stage(lambda params: torch.optim.SGD(params, lr=0.1), [flat.parameters], {}, [1])
+    method = get("dc_asgd", strength=0.5)
+    policy = StageWeights(flat, method, 1, 3, method.delays(3), optimizer, flat.parameters, back=2)
+    policy.begin_at(5)
+    (weight,), g, w = flat.parameters, torch.tensor([1.0, -2.0, 0.5]), [torch.ones(3)]
+    for t in range(4):
+        weight.grad = g.clone()
+        policy.before_step()
+        compensated = g + 0.5 * g * g * (w[t] - w[max(0, t - 2)])
+        torch.testing.assert_close(weight.grad, compensated)
+        optimizer.step()  # type: ignore[union-attr]
+        policy.after_step()
+        policy.prepare()
+        w.append(w[t] - 0.1 * compensated)
 
 
 @pytest.mark.real

@@ -47,6 +47,8 @@ def test_replicas_sum_in_a_ring_and_none_begins_before_all_have_come() -> None:
     timing = time_schedule(one_f_one_b_rounds(1, 3, (3,)), [cost], Topology(bandwidth=3.0, latency=0.25))
     assert timing.makespan == pytest.approx(1 + 2 + (4 * 0.25 + 2 * 2 / 3 * 9 / 3) + 0.5)
     assert timing.utilisation == pytest.approx(1) and timing.busy == pytest.approx((timing.makespan,) * 3)
+    nothing = time_schedule(one_f_one_b_rounds(1, 3, (3,)), [StageCost(1.0, 2.0)], Topology(latency=0.25))
+    assert nothing.makespan == 1 + 2  # without weights there is nothing to sum
 
 
 def test_a_round_of_replicas_is_as_many_minibatches() -> None:
@@ -69,6 +71,12 @@ def test_what_one_worker_keeps_another_workers_backward_releases() -> None:
         0,
         0,
     )  # who runs backwards alone keeps nothing
+
+
+def test_a_backward_releases_what_was_kept_for_it_when_it_ends() -> None:
+    """Stage 1's forwards begin in the seconds 0 to 4; its first backward, on a worker of its own, lasts from 4 to 6."""
+    plan = schedule("cycle", stages=2, minibatches=5, colocated=False)
+    assert time_schedule(plan, uniform(2, kept_bytes=1.0)).peak_memory == (5, 1, 0)
 
 
 def test_recomputed_outputs_travel_like_others() -> None:
