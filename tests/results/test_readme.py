@@ -119,6 +119,7 @@ def test_the_readme_is_short_and_shows_what_fails() -> None:
 
 def test_results_are_named_in_short() -> None:
     assert in_short(["table_1", "figure_10", "table_3", "text_a", "text_b"]) == "Tables 1, 3; Figure 10; the text"
+    assert in_short(["table_1", "length"], {"length": "Training longer"}) == "Table 1; Training longer"
 
 
 def test_a_wrong_number_and_a_document_without_marks_are_refused(

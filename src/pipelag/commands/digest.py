@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from pipelag.commands import evidence
 from pipelag.errors import PipelagError
@@ -105,7 +106,8 @@ def brief(scale: Scale) -> str:
         pairs = list(judgements(load_paper(name), scale))
         counts = counted(load_paper(name), pairs)
         failing = dict.fromkeys(result for result, verdict in pairs if verdict.verdict == WORDS[False])
-        rows.append({"paper": load_paper(name).short, **counts, "where": in_short(list(failing)) or "–"})
+        titles = {result: about.title for result, about in load_paper(name).results.items() if about.title}
+        rows.append({"paper": load_paper(name).short, **counts, "where": in_short(list(failing), titles) or "–"})
     return table(rows, [Col("paper", "paper"), *COUNTS, Col("what fails is in", "where")]).markdown()
 
 
@@ -114,14 +116,21 @@ def claiming() -> list[str]:
     return [name for name in papers() if any(result.claims for result in load_paper(name).results.values())]
 
 
-def in_short(results: Sequence[str]) -> str:
-    """`table_1`, `table_3`, `figure_10`, `text_x` -> "Tables 1, 3; Figure 10; the text"."""
+def in_short(results: Sequence[str], titles: Mapping[str, str] = MappingProxyType({})) -> str:
+    """`table_1`, `table_3`, `figure_10`, `text_x` -> "Tables 1, 3; Figure 10; the text"; others by their titles."""
     kinds: dict[str, list[str]] = {}
     for result in results:
         kind, _, rest = result.partition("_")
-        kinds.setdefault(kind, []).append(rest)
+        if kind in ("table", "figure", "text"):
+            kinds.setdefault(kind, []).append(rest)
+        else:
+            kinds[titles.get(result) or result] = []
     return "; ".join(
-        "the text" if kind == "text" else f"{kind.capitalize()}{'s' * (len(rest) > 1)} {', '.join(rest)}"
+        "the text"
+        if kind == "text"
+        else f"{kind.capitalize()}{'s' * (len(rest) > 1)} {', '.join(rest)}"
+        if rest
+        else kind
         for kind, rest in kinds.items()
     )
 
