@@ -125,14 +125,8 @@ def in_short(results: Sequence[str], titles: Mapping[str, str] = MappingProxyTyp
             kinds.setdefault(kind, []).append(rest)
         else:
             kinds[titles.get(result) or result] = []
-    return "; ".join(
-        "the text"
-        if kind == "text"
-        else f"{kind.capitalize()}{'s' * (len(rest) > 1)} {', '.join(rest)}"
-        if rest
-        else kind
-        for kind, rest in kinds.items()
-    )
+    several = {kind: f"{kind.capitalize()}{'s' * (len(rest) > 1)} {', '.join(rest)}" for kind, rest in kinds.items()}
+    return "; ".join("the text" if kind == "text" else several[kind] if kinds[kind] else kind for kind in kinds)
 
 
 def judgements(paper: Paper, scale: Scale) -> Iterator[tuple[str, Verdict]]:
