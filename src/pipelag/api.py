@@ -262,6 +262,11 @@ def train(
     return TrainedRun(sequence, rows, phases[-1].delays, diverged_at, evaluations)
 
 
+def _places(model: nn.Module) -> dict[str, tuple[torch.Tensor, int]]:
+    """Each parameter, and where it lies."""
+    return {name: (value, value.data_ptr()) for name, value in model.named_parameters()}
+
+
 @contextmanager
 def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
     """Around what is told: callbacks may compute with the model, in another mode and with gradients.
@@ -269,14 +274,14 @@ def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
     Raises:
         PipelagError: one has put other tensors into the place of those that are trained.
     """
-    before = {name: (value, value.data_ptr()) for name, value in training.model.named_parameters()}
+    before = _places(training.model)
     try:
         with unchanged_modes(training.model):
             yield
     finally:
         training.forget_gradients()
-    after = {name: (value, value.data_ptr()) for name, value in training.model.named_parameters()}
-    for name in {**before, **after}:
+    after = _places(training.model)
+    for name in before | after:
         was, now = before.get(name), after.get(name)
         if was is None or now is None or was[0] is not now[0] or was[1] != now[1]:
             raise PipelagError(

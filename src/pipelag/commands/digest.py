@@ -33,6 +33,7 @@ BEGIN, BRIEF, END = "<!-- digest -->", "<!-- digest: brief -->", "<!-- end of di
 BEGINS = re.compile(r"<!-- digest(?:: ([\w. ]+))? -->")  # brief, or tables
 SHOWN = ("stale_weights.table_2", "pipedream.table_1")
 ON_TRAININGS, THEIRS, FAILED = "by training", "of these the paper's", "fails by training"
+IN_SHORT = {"table": "Table{} {}", "figure": "Figure{} {}", "text": "the text"}  # kinds of a paper's own results
 COUNTS = [
     Col(word, lambda row, word=word: row.get(word, 0))  # type: ignore[misc]
     for word in (WORDS[True], ON_TRAININGS, THEIRS, WORDS[False], FAILED, WORDS[None])
@@ -106,7 +107,7 @@ def brief(scale: Scale) -> str:
         pairs = list(judgements(load_paper(name), scale))
         counts = counted(load_paper(name), pairs)
         failing = dict.fromkeys(result for result, verdict in pairs if verdict.verdict == WORDS[False])
-        titles = {result: about.title for result, about in load_paper(name).results.items() if about.title}
+        titles = {result: title_of(load_paper(name), result) for result in failing}
         rows.append({"paper": load_paper(name).short, **counts, "where": in_short(list(failing), titles) or "–"})
     return table(rows, [Col("paper", "paper"), *COUNTS, Col("what fails is in", "where")]).markdown()
 
@@ -121,12 +122,11 @@ def in_short(results: Sequence[str], titles: Mapping[str, str] = MappingProxyTyp
     kinds: dict[str, list[str]] = {}
     for result in results:
         kind, _, rest = result.partition("_")
-        if kind in ("table", "figure", "text"):
-            kinds.setdefault(kind, []).append(rest)
-        else:
-            kinds[titles.get(result) or result] = []
-    several = {kind: f"{kind.capitalize()}{'s' * (len(rest) > 1)} {', '.join(rest)}" for kind, rest in kinds.items()}
-    return "; ".join("the text" if kind == "text" else several[kind] if kinds[kind] else kind for kind in kinds)
+        kinds.setdefault(kind if kind in IN_SHORT else titles.get(result, result), []).append(rest)
+    return "; ".join(
+        IN_SHORT[kind].format("s" * (len(rest) > 1), ", ".join(rest)) if kind in IN_SHORT else kind
+        for kind, rest in kinds.items()
+    )
 
 
 def judgements(paper: Paper, scale: Scale) -> Iterator[tuple[str, Verdict]]:

@@ -184,8 +184,8 @@ class FlatStep:
             places = [view for each, _ in taken for view in each.weights.flat.views(each.gradients)]
             torch._foreach_copy_(places, [gradient for _, gradients in taken for gradient in gradients])
             self._over_pieces([each for each, _ in taken])
-        stepped = {id(each) for each, _ in taken}
-        rest = [weights for weights in self.stages if weights.laid is None or id(weights.laid) not in stepped]
+        stepped = {each for each, _ in taken}  # which have no gradients any more
+        rest = [weights for weights in self.stages if weights.laid not in stepped]
         left = [weights for weights in rest if any(p.grad is not None for p in weights.parameters)]
         if not left and sum(len(set(each.group_numbers)) for each in self.stages) == len(self.optimizer.param_groups):
             return False
