@@ -15,6 +15,7 @@ from pipelag.runs.kinds import options, theory
 from pipelag.runs.kinds.theory import study
 from pipelag.runs.spec import RunSpec
 from pipelag.theory import quadratic as q
+from pipelag.theory.quadratic import corrected, free_of_delta
 
 
 @given(st.integers(0, 60), st.floats(0.1, 10))
@@ -235,3 +236,18 @@ def test_the_regression_reads_a_named_set(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_every_study_has_typed_options() -> None:
     assert set(theory.STUDIES) == set(options.STUDIES)
+
+
+@pytest.mark.parametrize(("gap", "backward"), [(1, 0), (2, 3), (7, 0), (30, 10)])
+def test_the_gamma_free_of_delta_is_that_of_the_appendix(gap: int, backward: int) -> None:
+    """B.4: p(1), p'(1) and p''(1) as printed there, over step sizes, curvatures and Deltas."""
+    gamma = free_of_delta(backward + gap, backward)
+    assert gamma == pytest.approx(1 - 2 / (gap + 1), abs=1e-12)
+    alpha, curvature = 0.01, 3.0
+    for delta in (-5.0, 0.0, 100.0):
+        p = corrected(backward + gap, backward, delta, gamma, curvature).at(alpha)
+        assert p(1.0) == pytest.approx(alpha * curvature * (1 - gamma), abs=1e-9)
+        assert p.deriv(1)(1.0) == pytest.approx(alpha * curvature + 1 - gamma, abs=1e-9)
+        assert p.deriv(2)(1.0) == pytest.approx(2 * (backward + gap) * (1 - gamma) + 2, abs=1e-9)
+    other = corrected(backward + gap, backward, 100.0, 0.9, curvature).at(alpha)
+    assert gamma != 0.9 and abs(other.deriv(2)(1.0) - 2 * (backward + gap) * 0.1 - 2) > 0.1

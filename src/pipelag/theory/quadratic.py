@@ -123,6 +123,25 @@ def theory_decay(gap: int) -> float:
     return 1 - 2 / (gap + 1)
 
 
+def depends_on_delta(forward: int, backward: int, gamma: float) -> tuple[float, float, float]:
+    """What Delta multiplies in the corrected polynomial's value at omega = 1 and in its first two derivatives (B.4).
+
+    At a step size and a curvature of 1, neither of which changes where these are 0.
+    """
+    with_delta, without = (corrected(forward, backward, delta, gamma).slope for delta in (1.0, 0.0))
+    part = with_delta - without
+    return float(part(1.0)), float(part.deriv(1)(1.0)), float(part.deriv(2)(1.0))
+
+
+def free_of_delta(forward: int, backward: int) -> float:
+    """The gamma at which the second derivative at omega = 1 does not depend on Delta, found on the polynomial (B.4).
+
+    That derivative is linear in gamma, so two values of it give its zero.
+    """
+    at_zero, at_half = (depends_on_delta(forward, backward, gamma)[2] for gamma in (0.0, 0.5))
+    return 0.5 * at_zero / (at_zero - at_half)
+
+
 def on_circle(polynomial: Polynomial) -> Callable[[np.ndarray], np.ndarray]:
     """The polynomial at exp(i omega), as a function of omega; the models' have few terms, so only those are summed."""
     (powers,) = polynomial.coef.nonzero()

@@ -199,6 +199,17 @@ def towards_one_as_derived() -> Pair:
     return changed("text_lemma_4", lemma(1, omega=lambda row: row["omega"] * (1.001 if row["tau"] == 2 else 1)))
 
 
+@part(PAPER, "text_decay", "free_of_delta")
+def free_of_delta_in_the_first_derivative() -> Pair:
+    return changed("text_decay", with_rows(lambda row: row | {"first": 0.01 * (row["gap"] == 2)}))
+
+
+@part(PAPER, "text_decay", "near_exp_minus_2")
+def ever_nearer() -> Pair:
+    """The longest delays end as printed; in between it moves away."""
+    return changed("text_decay", with_rows(lambda row: row | {"D": 0.5} if row["gap"] == 20 else row))
+
+
 # Activations, memory and utilisation
 
 

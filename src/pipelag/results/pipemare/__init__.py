@@ -14,6 +14,7 @@ from pipelag.results.pipemare import (  # noqa: F401
     recomputation,
     regression,
     schedules,
+    segments,
     sensitivity,
     settings,
     stages,

@@ -223,6 +223,13 @@ class Lemmas(Typed):
     betas: list[Coefficient]
 
 
+class Decays(Typed):
+    """`pipelag.runs.kinds.theory.decays`."""
+
+    gaps: list[Annotated[int, Field(ge=1, le=1000)]] = Field(min_length=1)
+    backward: list[Delay] = Field(min_length=1)
+
+
 class Regression(Typed):
     """`pipelag.runs.kinds.theory.regression`."""
 
@@ -288,6 +295,12 @@ class Pipelines(Typed):
     pipelines: list[Pipeline] = Field(min_length=1)
 
 
+class Segments(Typed):
+    """`pipelag.runs.kinds.theory.segments`."""
+
+    pipelines: list[Pipeline] = Field(min_length=1)
+
+
 class Servers(Typed):
     """`pipelag.partitioner.large.Machine` but for the data sheet."""
 
@@ -321,8 +334,10 @@ STUDIES: dict[str, type[Typed]] = {
     "stable_over_delta": StableOverDelta,
     "stable_over_pairs": StableOverPairs,
     "lemmas": Lemmas,
+    "decays": Decays,
     "regression": Regression,
     "caching": Caching,
+    "segments": Segments,
     "compute": Compute,
     "copies": Copies,
     "predictions": Predictions,

@@ -134,6 +134,18 @@ def lemmas(options: dict[str, Any], seed: int) -> Iterator[Row]:
                 yield {"lemma": 3, "tau": tau, "beta": beta, "bound": quadratic.lemma_3(tau), "stable": stable}
 
 
+def decays(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """T2's gamma at which the expansion at omega = 1 is free of Delta, over {gaps, backward} of delays (B.4).
+
+    `value` and `first`: what Delta multiplies in the polynomial's value and first derivative there.
+    """
+    for gap in options["gaps"]:
+        for backward in options["backward"]:
+            gamma = quadratic.free_of_delta(backward + gap, backward)
+            value, first, _ = quadratic.depends_on_delta(backward + gap, backward, gamma)
+            yield {"gap": gap, "backward": backward, "gamma": gamma, "D": gamma**gap, "value": value, "first": first}
+
+
 def generated(seed: int, samples: int = 2048, features: int = 12) -> tuple[np.ndarray, np.ndarray]:
     """Correlated inputs whose spectrum falls by a factor of 1,000, and noisy linear targets: like cpusmall."""
     rng = np.random.default_rng(seed)
@@ -213,6 +225,20 @@ def caching(options: dict[str, Any], seed: int) -> Iterator[Row]:
             else:
                 pair = synchronous(stages, micro), synchronous(stages, micro, segment)
             yield {"stages": stages, "microbatches": micro, "segment": segment, "without": pair[0], "with": pair[1]}
+
+
+def segments(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{pipelines: [[P, N], ...]}: activations that all stages cache, by the number of stages of a segment (A.3).
+
+    Of PipeMare, and of GPipe with N microbatches; `without`: where nothing is computed again.
+    """
+    for stages, micro in options["pipelines"]:
+        without = {"PipeMare": sum(asynchronous(stages)), "GPipe": sum(synchronous(stages, micro))}
+        for segment in range(1, stages + 1):
+            cached = {"PipeMare": asynchronous(stages, segment), "GPipe": synchronous(stages, micro, segment)}
+            for name, held in cached.items():
+                row = {"pipeline": name, "stages": stages, "microbatches": micro, "segment": segment}
+                yield row | {"with": sum(held), "without": without[name]}
 
 
 def pipelines(options: dict[str, Any], seed: int) -> Iterator[Row]:
@@ -299,8 +325,10 @@ STUDIES: dict[str, Study] = {
     "stable_over_delta": stable_over_delta,
     "stable_over_pairs": stable_over_pairs,
     "lemmas": lemmas,
+    "decays": decays,
     "regression": regression,
     "caching": caching,
+    "segments": segments,
     "compute": compute,
     "copies": copies,
     "predictions": foreseen.study,
