@@ -1,7 +1,7 @@
-"""The published figures that are committed, so that they can be seen before anything has run: `make headline`.
+"""`make headline`: the committed figures, which can be seen before anything has run.
 
-A figure or two of each paper, of those that have logs under results/published, drawn as the workflow draws them; beside
-them a page with each caption, its claims' verdicts and the command that makes it again.
+A figure or two of each paper that has logs under results/published, drawn as the workflow draws them, and a page with
+each caption, the verdicts of its claims and the command that draws the figure again.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ HEADLINES = {
 }
 HEAD = """# Headline figures
 
-Drawn from the logs under `results/published/{device}` by `make headline`, which writes this page too; all others:
-`make show`. What the claims beside them rest on is in [docs/results.md](../../docs/results.md).
+`make headline` draws these figures from the logs under `results/published/{device}` and writes this page; `make show`
+draws all the others. Below each figure are its claims, each with its verdict and the numbers behind it, and the command
+that draws the figure again. [docs/judging.md](../../docs/judging.md) explains how claims are judged, and
+[docs/results.md](../../docs/results.md) lists all that fail.
 """
 
 
