@@ -32,8 +32,8 @@ class Method:
     name: the word by which commands, config files and `get` know the method.
     summary: what the method does, in one line.
     source: the paper and section that define it.
-    build: `(stages, minibatches)` -> `Schedule`, without replicas. It takes a keyword `microbatches` if the method can
-        split a minibatch.
+    build: `(stages, minibatches)` -> `Schedule`. It takes a keyword `microbatches` if the method can split a minibatch.
+        Replicas that a user asks for are added to the schedule afterwards.
     forward_reads: "live", the weights present when the forward runs; or an object that computes other weights from
         them (`Predict`, `LookAhead`).
     held: (stage, `Delays` of the schedule) -> the lags of the versions that the stage's forwards read, one per

@@ -21,8 +21,8 @@ class Action(NamedTuple):
     """One cell of a schedule, written `<stage><kind><number>`: `2B5` is stage 2's backward pass of microbatch 5.
 
     Once per microbatch: F (forward), B (backward), R (recomputation). Once per `Schedule.periods` microbatches, which
-    are those of a minibatch unless stages are replicated: U (weight update), S (sum of the gradients over a stage's
-    replicas). Stages count from 1; microbatches, minibatches and updates from 0.
+    are those of a minibatch unless stages are replicated: U (weight update), S (synchronisation: the sum of gradients
+    over a stage's replicas). Stages count from 1; microbatches, minibatches and updates from 0.
     """
 
     kind: Kind

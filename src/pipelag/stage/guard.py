@@ -2,14 +2,15 @@
 
 Autograd saves a layer's weights by reference, and the weight policy writes other weights to their memory before the
 backward. If a layer computes with a copy or another form of its weights, autograd saves that form, and the backward
-reads the forward's weights: every method would silently become weight stashing. There are three cases:
+reads the forward's weights: every method would silently become weight stashing. Two kinds of layers do so:
 
-* Recurrent layers under cuDNN, which packs the weights, and in bfloat16 under oneDNN, which casts the biases. These
-  layers run on torch's own operators instead.
-* Autocast, which casts weights, and layers that join, scale, normalize or adapt their weights before they use them. A
-  method that this would falsify is refused.
-* A forward that changes its weights in place. If passes read several versions, the change would reach only one of
-  them, perhaps not the live one, so that such a method is refused, too.
+* Recurrent layers under cuDNN, which packs the weights, and in bfloat16 under oneDNN, which casts the biases. They run
+  on torch's own operators instead.
+* Layers under autocast, which casts weights, and layers that join, scale, normalize or adapt their weights before they
+  use them. Methods that this would falsify are refused.
+
+Also refused is a forward that changes its weights in place if passes read several versions of them: the change would
+reach only one version, perhaps not the live one.
 """
 
 from __future__ import annotations
