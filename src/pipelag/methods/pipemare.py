@@ -11,9 +11,9 @@ k counts minibatches from the start of the asynchronous phase, and tau_i is tau_
 of microbatch m = 0 .. N-1 of a minibatch lags ceil((2(P-i)+1-m)/N) updates. The largest of these lags is the tau that
 the paper prints, and T1 and T2 use it for all microbatches.
 
-With the option `reading="own"`, T2 corrects each microbatch by its own lag. With `queue=True`, which all of these
-methods take, the pipeline is the one that the authors simulated (section 4.1): a queue of weights with one integer
-delay tau for the whole minibatch.
+With the option `reading="own"`, T2 corrects each microbatch by its own lag. With `queue=True`, an option of all methods
+here except `hogwild` and its variants, the pipeline is the one that the authors simulated (section 4.1): a queue of
+weights with one integer delay tau for the whole minibatch.
 """
 
 from __future__ import annotations

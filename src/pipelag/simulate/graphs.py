@@ -58,7 +58,7 @@ class Recorder(Protocol):
     """Makes recordings; the part of this module that needs a GPU."""
 
     def aside(self) -> Any:
-        """A context in which passes are tried before they are recorded; raises if they synchronize with the device."""
+        """A context in which passes are tried before they are recorded; raises if they synchronise with the device."""
 
     def record(self, passes: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
         """Record the kernels that `passes` launches, without running them; returns (replay, where it puts results)."""
@@ -78,7 +78,7 @@ class OnCuda:
         side.wait_stream(main)
         try:
             with warnings.catch_warnings(), torch.cuda.stream(side):
-                warnings.simplefilter("ignore")  # it says that some synchronizations are missed; recording finds those
+                warnings.simplefilter("ignore")  # it says that some synchronisations are missed; recording finds those
                 torch.cuda.set_sync_debug_mode("error")
                 yield
         finally:

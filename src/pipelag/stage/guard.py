@@ -6,7 +6,7 @@ reads the forward's weights: every method would silently become weight stashing.
 
 * Recurrent layers under cuDNN, which packs the weights, and in bfloat16 under oneDNN, which casts the biases. They run
   on torch's own operators instead.
-* Layers under autocast, which casts weights, and layers that join, scale, normalize or adapt their weights before they
+* Layers under autocast, which casts weights, and layers that join, scale, normalise or adapt their weights before they
   use them. Methods that this would falsify are refused.
 
 Also refused is a forward that changes its weights in place if passes read several versions of them: the change would

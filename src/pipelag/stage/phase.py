@@ -65,7 +65,7 @@ class Phase:
 
     @cached_property
     def recompute_lags(self) -> list[tuple[int, ...]]:
-        """Per stage and microbatch, tau_recomp in updates of recomputation by segments; empty without segments."""
+        """Per stage and microbatch, tau_recomp (in updates) under recomputation by segments; empty without segments."""
         if not self.segment:
             return []
         return recompute_lags(self.method, self.stages, self.microbatches, self.segment)
