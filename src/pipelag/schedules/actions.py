@@ -35,7 +35,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who does what in which order.
+    """Which worker performs which actions, in which order.
 
     name: what error messages call it.
     stages, minibatches: how many there are; the stages of actions count from 1, minibatches from 0.

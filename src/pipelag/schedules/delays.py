@@ -169,7 +169,7 @@ def delays(schedule: Schedule) -> Delays:
         """[stages, microbatches]: the live version of each stage in these cycles."""
         return np.array([np.searchsorted(updates[stage], cycles) for stage in range(1, schedule.stages + 1)])
 
-    last = np.arange(total) // per * per + per - 1  # a microbatch's minibatch ends with this one
+    last = np.arange(total) // per * per + per - 1  # the last microbatch of each microbatch's minibatch
     entered = live(table.places(F, total, clock)[0])
     ended = live(table.places(B, total, clock)[0][last])
     beyond = tuple(tuple(-lag for lag in stage) for stage in lags_of(ended, periods, least=True))
@@ -239,7 +239,7 @@ def rounds_to_the_end(schedule: Schedule) -> Lags:
 
 @lru_cache(maxsize=256)
 def _steady(build: object, stages: int, microbatches: int, rounds: int) -> Delays:
-    minibatches = rounds * (-(-2 * stages // microbatches) + 4)  # the fill and some steady state
+    minibatches = rounds * (-(-2 * stages // microbatches) + 4)  # enough to fill the pipeline, and some more
     options = {"microbatches": microbatches} if microbatches > 1 else {}
     schedule = build(stages, minibatches, **options)  # type: ignore[operator]
     if not isinstance(schedule, Schedule):

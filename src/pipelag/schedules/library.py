@@ -221,7 +221,7 @@ def minibatches_held(replicas: Sequence[int], depth: int | None = None) -> tuple
         full = -(-sum(replicas[stage:]) // count)
         share = -(-full * min(depth, noam) // noam)
         waiting = max(0, depth - noam) * replicas[0] // count if stage < len(replicas) - 1 else 0
-        held.append(min(share + waiting, -(-depth * replicas[0] // count)))  # at most all that are in the pipeline
+        held.append(min(share + waiting, -(-depth * replicas[0] // count)))  # at most all those in the pipeline
     return tuple(held)
 
 

@@ -163,12 +163,12 @@ def generators_of(device: torch.device) -> Generators:
 
 
 def same_generators(first: Generators, second: Generators) -> bool:
-    """Whether nothing was drawn between the two."""
+    """Whether two states of the generators are equal, so that nothing was drawn in between."""
     return first[0] == second[0] and all(torch.equal(a, b) for a, b in zip(first[1], second[1], strict=True))
 
 
 def set_generators(generators: Generators, device: torch.device) -> None:
-    """Put the generators back."""
+    """Set the generators to states that `generators_of` returned."""
     random.setstate(generators[0])
     torch.set_rng_state(generators[1][0])
     if len(generators[1]) > 1:
