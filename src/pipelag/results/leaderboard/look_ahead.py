@@ -33,8 +33,8 @@ WORDS: Sequence[str] = ("8",)  # the Transformer's
 NOTES = [
     SPREAD,
     "Below sequential training with the same optimizer: mean ± half the 95 % interval over seeds, paired.",
-    "PyTorch's NAdam grows the share of its average in a step from half of beta1 on: in runs of some thousand updates "
-    "a good part of every step is the newest gradient.",
+    "PyTorch's NAdam raises the share of its momentum average in a step from half of beta1 on, so in runs of some "
+    "thousand updates the newest gradient is a good part of every step.",
 ]
 
 

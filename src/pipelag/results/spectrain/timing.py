@@ -140,7 +140,7 @@ def in_both(of: Callable[[Arms], bool]) -> tuple[bool, bool]:
 
 def disagreeing(outcomes: Sequence[bool | None]) -> str:
     """Why two readings that do not agree tell nothing."""
-    words = {True: "holds", False: "fails", None: "is not told"}
+    words = {True: "holds", False: "fails", None: "cannot be judged"}
     readings = ", ".join(f"{how} it {words[outcome]}" for how, outcome in zip(READ_AS, outcomes, strict=True))
     return f"the two readings do not agree: {readings}"
 

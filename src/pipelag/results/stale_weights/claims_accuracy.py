@@ -145,7 +145,7 @@ def ends_alike(context: Context) -> Finding:
     """Each arm with both."""
     changes = {arm: rounding(context, arm) for arm in arms_of(context)}
     holds = all_of(change.within(-2, 2) for change in changes.values())
-    return trend(context, holds, f"bfloat16 less float32, in points: {listed(changes)}", f"two points; {SEEDS}")
+    return trend(context, holds, f"bfloat16 minus float32, in points: {listed(changes)}", f"two points; {SEEDS}")
 
 
 def costs(context: Context, deep: str, **labels: str) -> dict[int, float]:
@@ -183,7 +183,7 @@ gained = partial(change, label="length", kinds=LENGTHS)  # by training twice as 
 def longer_is_better(context: Context) -> Finding:
     """Each arm at both lengths."""
     gains = {arm: gained(context, arm) for arm in arms_of(context)}
-    why = f"twice as long less once, in points: {listed(gains)}"
+    why = f"twice as long minus once, in points: {listed(gains)}"
     return trend(context, all_of(gain.above() for gain in gains.values()), why, SEEDS, length="twice")
 
 
