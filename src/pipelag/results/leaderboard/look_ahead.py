@@ -89,7 +89,7 @@ def named(run: Run) -> str:
 
 def told_apart(context: Context, *pairs: tuple[Run, Run]) -> Finding:
     """Whether in each pair the first ends above the second."""
-    words = {f"{named(one)} above {named(other)}": (one, other) for one, other in pairs}
+    words = {f"{named(one)} minus {named(other)}": (one, other) for one, other in pairs}
     return judged_runs(context, words, lambda run: ends(context, *run), named)
 
 

@@ -239,8 +239,8 @@ def ahead_at_own(firsts: Sequence[str], others: Sequence[str], judged_at_common:
         outcomes: list[bool | None] = []
         for first in firsts:
             costs = {arm: above(scores[first], scores[arm]) for arm in others}
-            gains = ", ".join(f"above {arm} (at {rates[arm]:g}) by {cost}" for arm, (_, cost) in costs.items())
-            words.append(f"{mean_text(first, scores[first])} at {rates[first]:g}, {gains}")
+            gains = ", ".join(f"minus {arm} (at {rates[arm]:g}): {cost}" for arm, (_, cost) in costs.items())
+            words.append(f"{mean_text(first, scores[first])} at {rates[first]:g}; {gains}")
             outcomes += [
                 None if (first in ends if holds is False else arm in ends) else holds
                 for arm, (holds, _) in costs.items()

@@ -205,7 +205,7 @@ def compared(
     words; and the arms' scores."""
     ends = {arm: score(context, arm, **labels) for pair in pairs for arm in pair}
     gains = {pair: above(*(ends[arm] for arm in pair)) for pair in pairs}
-    words = ", ".join(f"{first} minus {second}: {gain}" for (first, second), (_, gain) in gains.items())
+    words = "; ".join(f"{first} minus {second}: {gain}" for (first, second), (_, gain) in gains.items())
     return all_of(outcome for outcome, _ in gains.values()), words, ends
 
 
@@ -229,7 +229,7 @@ def judged_runs(
     """
     scores = {run: ends(run) for pair in pairs.values() for run in pair}
     gains = {name: above(*(scores[run] for run in pair)) for name, pair in pairs.items()}
-    words = ", ".join(f"{name}: {gain}" for name, (_, gain) in gains.items())
+    words = "; ".join(f"{name}: {gain}" for name, (_, gain) in gains.items())
     gone = diverging({named(run): values for run, values in scores.items()})
     return trend(
         context,

@@ -107,5 +107,5 @@ def seven_times(context: Context) -> Finding:
     ratio, printed = asp_ratio(context), context.result.reported["ratio"]
     above, below = ratio.above(printed / SPEED), ratio.below(printed * SPEED)
     holds = False if below is False else True if above and below else None
-    why = f"{ratio.text()} (printed: {printed}x); {asp(context).text(PIPED, 'ASP')}; ASP with {workers(context)}"
+    why = f"{ratio.text()} (printed {printed}x); {asp(context).text(PIPED, 'ASP')}; ASP with {workers(context)}"
     return sized(context, holds, why, f"{SPEED_WORDS}; below that, the claim cannot be judged; {BETWEEN}", model=VGG)

@@ -388,7 +388,7 @@ def saves_about(model: str) -> Any:
         shares, text = savings(context, model)
         printed = context.result.reported[model]
         holds = all(abs(100 * share - printed) <= 0.5 for share in shares)
-        return measured(context, holds, f"printed: {printed} %; ours: {text}", PRINTED_WORDS, what="plan", model=model)
+        return measured(context, holds, f"printed {printed} %; ours: {text}", PRINTED_WORDS, what="plan", model=model)
 
     return judged
 

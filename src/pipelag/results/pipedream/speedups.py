@@ -156,7 +156,7 @@ def same_plans(model: str) -> Any:
             rows.append([config == entry.paper["config"] for config in configs])
             texts.append(
                 f"{entry.paper['servers']}: {configs[0]} (by a ring's cost: {configs[1]}), "
-                f"printed: {entry.paper['config']}"
+                f"printed {entry.paper['config']}"
             )
         why = "; ".join(texts) + unpublished(context, model)
         holds = agreed(*map(all, zip(*rows, strict=True)))
@@ -217,7 +217,7 @@ def epoch_speedups(context: Context) -> Finding:
         need(samples_per_second(entry.log, ALONE), entry.name)
     speeds = [(entry, speed) for entry in rows if (speed := entry.papers_plan()) is not None]
     inside = [entry.name for entry, speed in speeds if near(speed, entry.paper["epoch"])]
-    words = ", ".join(f"{entry.name} {speed:.2f}x (printed: {entry.paper['epoch']:g}x)" for entry, speed in speeds)
+    words = ", ".join(f"{entry.name} {speed:.2f}x (printed {entry.paper['epoch']:g}x)" for entry, speed in speeds)
     without = [f"{entry.name} has too few layers for it" for entry in rows if entry.papers_plan() is None]
     which = f" ({', '.join(inside)})" if inside else ""
     why = "; ".join([f"{len(inside)} of {len(rows)} of the paper's plans{which}: {words}", *without])

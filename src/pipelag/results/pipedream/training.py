@@ -246,7 +246,7 @@ def as_fast(task: str) -> Any:
         return sized(
             context,
             holds,
-            f"{why}; printed: {printed}x",
+            f"{why}; printed {printed}x",
             f"over seeds, {SPEED_WORDS}; {BETWEEN}",
             what="training",
             model=model,

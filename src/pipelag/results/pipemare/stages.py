@@ -276,7 +276,7 @@ def close(context: Context, method: str, bound: float, words: str) -> Finding:
         gaps = {m: below(context, method, m, **where) for m in methods(context) if m != method}
         holds += [gap.below(bound) for gap in gaps.values()]
         apart = ", ".join(
-            f"{gap.text()} below {m}, {at_the_end(context, m, method, **where)}" for m, gap in gaps.items()
+            f"below {m} by {gap.text()}, {at_the_end(context, m, method, **where)}" for m, gap in gaps.items()
         )
         texts.append(f"P = {each.stages}: {method} {outcomes(context, arm=method, **where)}, {apart}")
     return sized(

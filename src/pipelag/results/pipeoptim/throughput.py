@@ -206,7 +206,7 @@ def below(other: str, key: str) -> Judge:
         lower = -fmean(percents.values()), -min(percents.values())
         printed = context.result.reported[key]
         holds = all(near(ours, theirs, SHARE) for ours, theirs in zip(lower, printed, strict=True))
-        words = "{:.2f} % lower on average, up to {:.2f} %; printed: {} and {} %; "
+        words = "{:.2f} % lower on average, up to {:.2f} %; printed {} and {} %; "
         why = words.format(*lower, *printed) + listed(percents)
         return measured(context, holds, why, SHARE_WORDS)
 

@@ -191,7 +191,8 @@ def faster_here(other: str) -> Judge:
             or in_percent(context, model, other, *(percents[model, second] for second in (False, True)))
             for model in models
         ]
-        why = f"of the time of {named}: {'; '.join(texts)}; in brackets: {READ_AS[1]}{simulated(context, other)}{words}"
+        why = f"time over that of {named}: {'; '.join(texts)}; in brackets: {READ_AS[1]}"
+        why += f"{simulated(context, other)}{words}"
         return trend(context, holds, why, OVER, what="training")
 
     return judged
@@ -206,10 +207,10 @@ def in_percent(context: Context, model: str, other: str, first: Gain, second: Ga
         for arms in (FIRST, SECOND)
     ]
     shares = [share(gain.evaluated) for gain in (first, second)]
-    text = f"{model} {shares[0]} and {alone[0]:.0f} % for an iteration ({shares[1]} and {alone[1]:.0f} %)"
+    text = f"{model} {shares[0]}, per iteration {alone[0]:.0f} % ({shares[1]}, per iteration {alone[1]:.0f} %)"
     if other == PIPED:
         with suppress(NotLogged):
-            text += f", of its one version {share(against(context, PIPED, (model,)).evaluated)}"
+            text += f", over its one version {share(against(context, PIPED, (model,)).evaluated)}"
     return text
 
 
@@ -267,7 +268,7 @@ def as_printed(group: str, printed: dict[str, float], context: Context) -> Findi
     texts = []
     for other, key in OTHERS.values():
         first, second = (against(context, other, models, timed=timed).evaluated for timed in (FIRST, SECOND))
-        texts.append(f"{share(first)} ({second.mean:.0f} %) of {other}'s time, printed: {printed[key]} %")
+        texts.append(f"{share(first)} ({second.mean:.0f} %) of {other}'s time, printed {printed[key]} %")
     why = f"{', '.join(texts)}, {beside(context, models)}{words}"
     return sized(
         context, outcome, why, f"geometric means over models, {SPEED_WORDS}; over seeds, {BETWEEN}", what="training"

@@ -143,7 +143,7 @@ def percent(context: Context) -> Difference:
 def small_ratio(context: Context) -> Finding:
     """The paper's rests on the spikes of the stale weights."""
     ours, printed = percent(context), context.result.reported["s3_mean_ratio_percent"]
-    why = f"{share(ours)} (printed: {printed} %)"
+    why = f"{share(ours)} (printed {printed} %)"
     words = "within a factor of 2 either way, as a spike more or less in the mean would make it; over seeds"
     return sized(context, ours.within(printed / FACTOR, printed * FACTOR), why, words, arm=SPECTRAIN)
 

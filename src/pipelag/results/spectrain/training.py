@@ -371,7 +371,7 @@ def drop(arm: str, key: str) -> Judge:
     def judged(context: Context) -> Finding:
         difference = ahead(context, DATA, arm)
         printed = context.result.reported[key]
-        holds, why = difference.matches(printed, TENTHS), f"{difference.text()} points (printed: {printed})"
+        holds, why = difference.matches(printed, TENTHS), f"{difference.text()} points (printed {printed})"
         return sized(context, holds, why, f"{ONE_MORE}; {half_a_unit(TENTHS)}", what="training")
 
     return judged

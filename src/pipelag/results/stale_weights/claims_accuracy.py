@@ -210,7 +210,8 @@ def mostly(context: Context, base: Values, control: Values, stale: Values, named
     """
     rate, drop = Difference.of(base, control), Difference.of(base, stale)
     half = Difference.of(halfway(base, stale), control)
-    why = f"lost by the rate alone {rate.text()} points, by the rate and {named} {drop.text()}: more than half by "
+    why = f"lost by the rate alone {rate.text()} points, by the rate and {named} {drop.text()}; "
+    why += "the first minus half of the second "
     return trend(context, all_of((half.above(), drop.above())), why + half.text(), f"more than half; {SEEDS}")
 
 

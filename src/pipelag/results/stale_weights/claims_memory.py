@@ -42,7 +42,7 @@ def as_printed(key: str, models: Sequence[str] = DEPTHS) -> Judge:
         apart = {model: counted[model][key] - printed[model] for model in models}
         equal = [model for model in models if abs(apart[model]) <= half + 1e-9]
         words = ", ".join(
-            f"{model} {counted[model][key]:.{max(2, decimals)}f} (printed: {printed[model]:.{decimals}f}"
+            f"{model} {counted[model][key]:.{max(2, decimals)}f} (printed {printed[model]:.{decimals}f}"
             + (")" if model in equal else f", {100 * apart[model] / printed[model]:+.1f} %)")
             for model in models
         )
@@ -130,7 +130,7 @@ def less_memory(context: Context) -> Finding:
     why = "copies per stage: " + "; ".join(
         f"{name} {listing(copies[arm])}" for name, arm in (("ours", "stale weights"), ("PipeDream", "PipeDream"))
     )
-    why += f"; saved with {words}"
+    why += f"; memory saved, by reading: {words}"
     return exact(holds, why, "exact; by copies alone, and with each schedule's own activations")
 
 
@@ -140,4 +140,5 @@ def shrinks(context: Context) -> Finding:
     saved = savings(context)
     pairs = {reading: (saved[reading, "CIFAR-10"], saved[reading, "ImageNet"]) for reading, _ in saved}
     words = "; ".join(f"{reading}: {small:.2f} and {large:.2f} %" for reading, (small, large) in pairs.items())
-    return exact(all(small > large for small, large in pairs.values()), f"saved on CIFAR-10 and ImageNet with {words}")
+    why = f"memory saved on CIFAR-10 and ImageNet, by reading: {words}"
+    return exact(all(small > large for small, large in pairs.values()), why)

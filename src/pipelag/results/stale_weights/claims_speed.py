@@ -71,7 +71,7 @@ def as_printed(arm: str) -> Judge:
         by_depth = blocks_by_depth(context, arm)
         holds = all(near(median(each), printed[model]) for model, each in by_depth.items())
         words = ", ".join(
-            f"{model} {median(each):.2f} (printed: {printed[model]:.2f})" for model, each in by_depth.items()
+            f"{model} {median(each):.2f} (printed {printed[model]:.2f})" for model, each in by_depth.items()
         )
         composed = f"; {COMPOSED}" if arm == "hybrid" else ""
         why = f"{arm} speedups: {words}{composed}"
