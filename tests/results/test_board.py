@@ -99,7 +99,7 @@ def test_runs_that_do_not_learn_are_named_by_the_rule_of_the_judges() -> None:
     table = draw(runs).table
     assert table is not None
     (note,) = [note for note in table.notes if "not learn" in note]
-    assert "a BLEU of 1: Stale weights (2 of 3 runs). " in note
+    assert "a BLEU of 1): Stale weights (2 of 3 runs). " in note
     assert next(row for row in rows(runs) if row["method"] == "sequential")["BLEU"] == "9.00 ± 0.00"
 
 
