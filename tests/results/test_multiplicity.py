@@ -93,7 +93,10 @@ def test_one_of_many_parts_fails_a_claim_only_where_it_is_told_among_so_many(mon
 
     assert verdict_on(-1.1, 1).verdict == "fails"
     unsure = verdict_on(-1.1, 6)
-    assert unsure.verdict == "cannot be judged" and "of 6 tests the surest against it has p = 0.04" in unsure.why
+    assert (
+        unsure.verdict == "cannot be judged"
+        and "of 6 comparisons, the strongest against the claim has p = 0.04" in unsure.why
+    )
     assert verdict_on(-1.1, 6, others=90.0).verdict == "cannot be judged", (
         "how sure the others are says nothing against it"
     )

@@ -32,7 +32,7 @@ def test_a_verdict_that_rests_on_the_best_evaluations_tells_of_the_last() -> Non
     load_results(runs.paper)
     verdict = {each.claim: each for each in verdicts(runs)}["transformer_large_k"]
     assert verdict.verdict == "holds" and "by -13.00" in verdict.why
-    assert "by the last evaluation +0.00" in verdict.why
+    assert "at the last evaluation +0.00" in verdict.why
 
 
 def test_tables_say_of_how_many_evaluations_a_score_is_the_best_and_have_the_last() -> None:
@@ -149,6 +149,6 @@ def test_one_evaluation_less_to_a_good_bleu_is_no_fewer_epochs() -> None:
 def test_that_t1_scores_lower_is_not_said_of_what_it_adds() -> None:
     runs = context(PAPER, "figure_8", training(lambda labels: 35.0 if labels["split"] == "2" else 41.0))
     load_results(runs.paper)
-    assert "what T1 adds is not told" in JUDGES[PAPER, "figure_8", "t1_weakens_images"](runs).why
+    assert "what T1 adds is unknown" in JUDGES[PAPER, "figure_8", "t1_weakens_images"](runs).why
     arms = {item.arm.labels["arm"] for item in runs.items if item.arm.labels.get("split") == "2"}
     assert arms == {"Sync", "T1", "T1+T2", "T1+T2+W"}  # none without T1

@@ -93,9 +93,9 @@ def test_a_sentence_whose_evidence_turned_is_refused(tmp_path: Path, capsys: pyt
     assert digested(good) == (0, "")
     text = page.read_text()
     assert "<summary>What the logs say (2 claims: 1 holds, 1 fails)</summary>" in text
-    assert text.startswith("A sentence.") and "ResNet-20 1.03 for 1.03" in text and "for 67 (" in text
+    assert text.startswith("A sentence.") and "ResNet-20 1.03 (printed 1.03)" in text and "(printed 67," in text
     assert main(["digest", str(page), "--check"]) == 0
-    page.write_text(text.replace("1.03 for 1.03", "1.03 for 1.04"))
+    page.write_text(text.replace("printed 1.03)", "printed 1.04)"))
     assert main(["digest", str(page), "--check"]) == 2 and "says other numbers" in capsys.readouterr().err
     code, sentence = digested(good.replace("exception fails", "exception holds"))
     assert code == 2 and "of which it says 'holds'; the logs say 'fails'" in sentence

@@ -90,7 +90,7 @@ def digest(scale: Scale, tables: Sequence[str]) -> str:
     for name, pairs in failing.items():
         if pairs:
             paper = load_paper(name)
-            lines += [f"**What fails of {paper.short}:**", ""]
+            lines += [f"**{paper.short}: claims that fail**", ""]
             lines += [
                 f"- {title_of(paper, result)}{', ours' * v.own}: {v.text.removesuffix('.')}. *{shortened(v.why)}*"
                 for result, v in pairs
@@ -169,11 +169,11 @@ def corrected(judged: Mapping[str, list[tuple[str, Verdict]]]) -> list[str]:
         Col("hold, corrected", "left"),
     ]
     return [
-        "Claims that are tested over several seeds, each at 5 %; and how many hold when they are corrected for how",
-        f"many they are (Benjamini and Hochberg, a false discovery rate of {100 * RATE:g} %, by paper):",
+        "Claims that are tested over several seeds, each at the 5 % level, and how many of them still hold after a",
+        f"correction for multiple testing (Benjamini and Hochberg, false discovery rate {100 * RATE:g} %, per paper):",
         "",
         table(rows, columns).markdown(),
-        *(["", "**What holds only without this correction:**", "", *only] if only else []),
+        *(["", "**Claims that hold only without this correction:**", "", *only] if only else []),
     ]
 
 

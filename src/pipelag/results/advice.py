@@ -70,16 +70,16 @@ def ranked(
 
 
 RULE = (
-    "Order: what fits into a GPU's memory (with recomputation where it is needed) and costs no more accuracy than is "
-    "accepted comes first; within that the quickest; of equally quick ones the least loss at the worse end of its "
-    "interval, the least staleness, the least memory. A method without staleness computes what sequential training "
-    "does, so it needs no log."
+    "Order: first the methods that fit into a GPU's memory (with recomputation where needed) and cost no more accuracy "
+    "than is accepted; among them the quickest; among equally quick ones, by the least loss at the worse end of its "
+    "interval, then the least staleness, then the least memory. A method without staleness computes what sequential "
+    "training computes, so it needs no log."
 )
 
 
 WORDS = (
-    "Memory: of the fullest GPU; staleness: what forwards miss; a loss of accuracy is the mean over seeds and half the "
-    "95 % interval, of other work than yours."
+    "Memory: of the fullest GPU. Staleness: the minibatches that forwards miss. Loss of accuracy: the mean over seeds "
+    "and half the 95 % interval, measured on other work than yours."
 )
 
 
@@ -95,11 +95,11 @@ def verdict(rows: Sequence[Ranked], accept: float | None, memory: float) -> str:
     if evidence is not None:
         cost = f"its loss of accuracy is {evidence.text()} points by the logs of {evidence.origin()}"
     elif choice.stale:
-        cost = "what it costs in accuracy no log says"
+        cost = "no log says what it costs in accuracy"
     else:
         cost = "nothing in it is stale"
     most = max(choice.updates)
-    cost += f"; an update is of up to {most} minibatches, which a smaller --batch makes up for" if most > 1 else ""
+    cost += f"; an update takes up to {most} minibatches, which a smaller --batch can make up for" if most > 1 else ""
     room = "" if memory == float("inf") else f" of {memory / GB:.3g}"
     equal = sum(row.accepted(accept) and row.throughput == rows[0].throughput for row in rows)
     rate = f"{choice.throughput:,.0f}" if choice.throughput >= 1000 else f"{choice.throughput:.4g}"
@@ -161,7 +161,9 @@ def board(rows: Sequence[Ranked], without: dict[str, str], notes: Sequence[str])
     sentences = [RULE, *notes, WORDS]
     sentences += [f"Loss of {origin}." for origin in origins]
     if any(row.evidence is None for row in rows):
-        sentences.append("'no log': no log of the results asked for has this method beside training without delay.")
+        sentences.append(
+            "'no log': none of the requested results logs this method together with training without delay."
+        )
     reasons: dict[str, list[str]] = {}
     for name, why in without.items():
         reasons.setdefault(why.replace(f"the arm '{name}'", "it").replace(f"'{name}'", "it"), []).append(name)

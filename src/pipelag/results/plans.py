@@ -13,7 +13,7 @@ Row = dict[str, Any]
 # The partitioner by the recurrence as PipeDream prints it, and by a ring's cost of summing gradients (ambiguity C4). A
 # verdict on a plan needs both; one on a plan's speed goes by the first, and tells what the second gives.
 PRINTED, RING = READINGS = ("PipeDream", "PipeDream, ring")
-BOTH_COSTS = "where the printed cost and a ring's give different answers it cannot be told"
+BOTH_COSTS = "where the printed cost and a ring's give different answers, the claim cannot be judged"
 ALONE = "data parallel"
 SEVERAL, HYBRID = "several stages", "several stages, not pipelined"
 

@@ -181,7 +181,7 @@ def t2_worth_more(context: Context, task: str) -> Finding:
     means = [fmean(values[seed] for seed in shared) for values in (here, there)]
     text = f"T2 adds {means[0]:.1f} with twice the stages, {means[1]:.1f} without: {step.text()} more"
     end = Difference.of(*(worth(context, task, split, final) for split in ("2", "1")))
-    text += f", by the last evaluation {end.text()}"
+    text += f", at the last evaluation {end.text()}"
     return trend(context, step.above(), text, SEEDS, task=task)
 
 
@@ -193,7 +193,9 @@ def t1_weakens(context: Context, task: str) -> Finding:
     step = Difference.of(there, here)
     text = f"best score: T1 {words[0]} with twice the stages, {words[1]} without: {step.text()} less"
     end = Difference.of(*(final(context, task=task, arm="T1", split=split) for split in ("1", "2")))
-    text += f", by the last evaluation {end.text()}; what T1 adds is not told: twice the stages have no arm without it"
+    text += (
+        f", at the last evaluation {end.text()}; what T1 adds is unknown: with twice the stages no arm is without it"
+    )
     return trend(context, step.above(), text, SEEDS, task=task)
 
 

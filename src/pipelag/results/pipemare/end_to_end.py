@@ -158,7 +158,7 @@ def gpipe_utilisations(context: Context) -> Finding:
             continue
         ours = 100 * utilisation(context, row["dataset"], row["method"])
         if abs(ours - row["util"]) > 0.5:
-            wrong.append(f"{row['dataset']} {row['method']} {ours:.1f} for {row['util']}")
+            wrong.append(f"{row['dataset']} {row['method']} {ours:.1f} (printed {row['util']})")
         if row["method"] == "GPipe":
             texts.append(f"{row['dataset']} {ours:.1f}")
     text = "; ".join(wrong) or f"GPipe {', '.join(texts)} %, the others 100 %"

@@ -184,7 +184,7 @@ def at_the_end(context: Context, arm: str, than: str, **labels: str) -> str:
     It decides nothing: a best score flatters an arm whose curve goes up and down, so a reader should see both.
     """
     step = Difference.of(final(context, arm=arm, **labels), final(context, arm=than, **labels))
-    return f"by the last evaluation {step.text()}"
+    return f"at the last evaluation {step.text()}"
 
 
 def evaluated(context: Context) -> str:
@@ -201,8 +201,8 @@ def best_of(context: Context) -> str:
 
 
 CHOSEN = (
-    "a best score is that of the test evaluation with the highest, as in the paper (section 4.1): of a curve that goes "
-    "up and down it lies above the end"
+    "the best score is the highest of all test evaluations, as in the paper (section 4.1): where a curve "
+    "fluctuates, it lies above the last value"
 )
 
 

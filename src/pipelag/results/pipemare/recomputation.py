@@ -78,7 +78,7 @@ def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], 
     ends = {c: Difference.of(last, final(context, arm=arm, task=task, checkpoints=c)) for c in counts}
     names = {c: segments(next(iter(runs_of(context, arm=arm, task=task, checkpoints=c).values()))) for c in counts}
     text = f"{arm} {outcomes(context, arm=arm, task=task, checkpoints='none')} without; below that by " + ", ".join(
-        f"{step.text()} with {names[c]}, by the last evaluation {ends[c].text()}" for c, step in steps.items()
+        f"{step.text()} with {names[c]}, at the last evaluation {ends[c].text()}" for c, step in steps.items()
     )
     return steps, text
 
@@ -159,6 +159,6 @@ def correction_matters(context: Context) -> Finding:
     step, end = Difference.of(without, with_t2), Difference.of(cost("T1", final), cost("T1+T2", final))
     text = (
         f"recomputation costs T1 {fmean(without.values()):.1f} BLEU on average, T1+T2 {fmean(with_t2.values()):.1f}: "
-        f"{step.text()} more, by the last evaluation {end.text()}"
+        f"{step.text()} more, at the last evaluation {end.text()}"
     )
     return trend(context, step.above(), text, SEEDS)

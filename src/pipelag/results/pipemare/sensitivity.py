@@ -43,7 +43,7 @@ def ends_of_grid(context: Context, key: str, task: str, many: int) -> tuple[Diff
         if many == 1
         else f"the mean of the {many} smallest above that of the {many} largest"
     )
-    text = f"{which} by {step.text()}, by the last evaluation {end.text()}"
+    text = f"{which} by {step.text()}, at the last evaluation {end.text()}"
     return step, f"{outcomes_of(context, *arms, task=task)}; {text}"
 
 

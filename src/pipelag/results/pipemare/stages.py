@@ -132,7 +132,7 @@ def over_stages(context: Context) -> Drawn:
         for each in trained_stages(context)
         if (last := scores_of(context, method, each.setup, final))
     ]
-    notes += [f"By the last evaluation: {', '.join(ends)}."] if ends else []
+    notes += [f"At the last evaluation: {', '.join(ends)}."] if ends else []
     return Drawn.of(chart, rows, note=" ".join(notes))
 
 
@@ -255,7 +255,7 @@ def falls(context: Context, method: str) -> Finding:
     holds, steps = ordered([best(context, arm=method, setup=each.setup) for each in trained])
     texts = [f"P = {each.stages}: {outcomes(context, arm=method, setup=each.setup)}" for each in trained]
     _, ends = ordered([final(context, arm=method, setup=each.setup) for each in trained])
-    text = f"{method} at {', '.join(texts)}; steps of {steps}, by the last evaluation {ends}"
+    text = f"{method} at {', '.join(texts)}; steps of {steps}, at the last evaluation {ends}"
     return trend(context, holds, text, SEEDS, task="images")
 
 
@@ -276,7 +276,7 @@ def close(context: Context, method: str, bound: float, words: str) -> Finding:
         gaps = {m: below(context, method, m, **where) for m in methods(context) if m != method}
         holds += [gap.below(bound) for gap in gaps.values()]
         apart = ", ".join(
-            f"{gap.text()} below {m}, {at_the_end(context, m, method, **where)}" for m, gap in gaps.items()
+            f"below {m} by {gap.text()}, {at_the_end(context, m, method, **where)}" for m, gap in gaps.items()
         )
         texts.append(f"P = {each.stages}: {method} {outcomes(context, arm=method, **where)}, {apart}")
     return sized(

@@ -251,7 +251,8 @@ def as_printed(optimizer: str, gains: dict[str, tuple[float, float]]) -> Judge:
         for arm, (mean, most) in gains.items():
             average, largest = gains_of(context, optimizer, arm)
             outcomes += [average.matches(mean, ROUNDED), largest.matches(most, ROUNDED)]
-            texts.append(f"over {arm} {average.text()} on average, up to {largest.text()}, for {mean:g} and {most:g}")
+            ours = f"over {arm} {average.text()} on average, up to {largest.text()}"
+            texts.append(f"{ours}, printed {mean:g} and {most:g}")
         return sized(context, all_of(outcomes), "; ".join(texts), ONE_MORE, optimizer=optimizer)
 
     return judged

@@ -76,7 +76,7 @@ def close_to_gpipe(context: Context) -> Finding:
     """Where the two curves end, and their means over all evaluations: curves align as they go, too."""
     near, gaps = ABOUT_ELSEWHERE if context.shortfall() else CLOSE, []
     texts = []
-    for place, how in (("end at", last), ("are, over all evaluations,", fmean)):
+    for place, how in (("end at", last), ("average over all evaluations", fmean)):
         pair = [scores(context, how, arm=arm) for arm in (OPTIM, GPIPE)]
         gaps.append(Difference.of(*pair))
         ours, theirs = (fmean(by_seed.values()) for by_seed in pair)

@@ -97,7 +97,7 @@ def first_to_target(context: Context, model: str, hours: bool) -> tuple[bool | N
     first = all_of(later(by_arm[arm], by_arm[OPTIM]) for arm in by_arm if arm != OPTIM)
     slow = all_of(later(by_arm[GPIPE], by_arm[arm]) for arm in by_arm if arm != GPIPE)
     texts = ", ".join(f"{arm} {in_words(arrivals)}" for arm, arrivals in by_arm.items())
-    return first, slow, f"{'hours' if hours else 'epochs'} to {goal.text}, by an evaluation: {texts}"
+    return first, slow, f"{'hours' if hours else 'epochs'} to {goal.text}, as evaluated: {texts}"
 
 
 def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:

@@ -39,7 +39,7 @@ HALF_A_TENTH = 0.05  # percent: half a unit of their last digit
 SIGN = "the sign: all are simulated over the same profile and plan, without noise"
 TIE = 0.1  # percent: far less than data sheets know
 NO_DIFFERENCE = f"less than {TIE} % is no difference"
-MOST = f"more than half of the models, each by its sign; {NO_DIFFERENCE}, and where these decide it cannot be told"
+MOST = f"more than half of the models, each by its sign; {NO_DIFFERENCE}, and where these decide it cannot be judged"
 # What is off in a profile is off in both of two approaches over it: that each of their speeds may be a tenth off makes
 # no difference of a few percent another one.
 SHARE = 2.0
@@ -206,7 +206,8 @@ def below(other: str, key: str) -> Judge:
         lower = -fmean(percents.values()), -min(percents.values())
         printed = context.result.reported[key]
         holds = all(near(ours, theirs, SHARE) for ours, theirs in zip(lower, printed, strict=True))
-        why = "{:.2f} % lower on average, up to {:.2f} %, for {} and {} %: ".format(*lower, *printed) + listed(percents)
+        words = "{:.2f} % lower on average, up to {:.2f} %; printed {} and {} %; "
+        why = words.format(*lower, *printed) + listed(percents)
         return measured(context, holds, why, SHARE_WORDS)
 
     return judged
@@ -290,5 +291,7 @@ def order(context: Context) -> Finding:
             texts.append(f"{panel}, nodes {nodes}: " + ", ".join(f"{v:.2f}" for v in line))
         holds.append(all_of(right))
     why = f"sequences/s of {', '.join(ORDER)}: " + "; ".join(texts)
-    words = f"{SIGN}; {NO_DIFFERENCE}; where passes of 8 and the largest give different answers it cannot be told"
+    words = (
+        f"{SIGN}; {NO_DIFFERENCE}; where passes of 8 and the largest give different answers, the claim cannot be judged"
+    )
     return measured(context, agreed(*holds), why, words)
