@@ -245,8 +245,8 @@ class Scale(Typed):
     A null removes the value of the paper or of the extended scale; a null for a whole setup removes its overrides.
     least_seeds: by paper, the number of seeds that a comparison of arms needs, if more than one; with fewer it cannot
     be judged.
-    hours: by paper, how long the runs may take in all that its results are the first to ask for; `pipelag list --hours`
-    prints it beside how long they took.
+    hours: by paper, the hours that its runs may take in all, where a run counts for the paper that asks for it first.
+    `pipelag list --hours` prints them beside the hours that they took.
     """
 
     name: Name

@@ -57,7 +57,7 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
 
 
 def _lead(spec: RunSpec, out: Path, device: str, threads: int) -> Lead:
-    """The lead of the workers: open the run's folder, then log what they measured and publish the summary."""
+    """The run's lead (`everywhere`): open the run's folder, then log what the workers measured and publish the run."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
     rows, described, messages = yield {}

@@ -26,8 +26,8 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     """Log one row per action of the spec's single phase; the summary has length, utilisation and delays.
 
     Options:
-        form: "K+1" (the default): one worker per stage. "2K+1": the accelerators of the stale-weights paper, which runs
-            the forward and the backward of a stage on two.
+        form: "K+1" (the default): one worker per stage. "2K+1": the accelerators of the stale-weights paper, where the
+            forward and the backward of a stage have one each, except those of the last stage, which share one.
         costs: time units of a pass: {forward, backward} for all stages, or a list with one per stage (each with any
             field of `StageCost`). With costs the timed executor determines when each action happens. Without them the
             schedule's own clock does, in cycles.

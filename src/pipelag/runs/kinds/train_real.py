@@ -50,7 +50,7 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
 
 
 def _lead(spec: RunSpec, out: Path, checkpoints: Checkpoints, device: str, threads: int) -> Lead:
-    """The lead of the workers: open the run's folder, tell them at which step to resume, then publish what they did."""
+    """The run's lead (`everywhere`): open its folder, tell workers at which step to resume, then publish the run."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
     rows, summary, state, trace = yield {"resume": checkpoints.rewind(evaluations(spec))}
