@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and its plot from results/benchmarks/*.json: no number of it is typed."""
+"""Write docs/benchmarks.md and its plot from results/benchmarks/*.json: none of their numbers is typed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipelag.report import style
 from pipelag.report.tables import Col, table
 
 FOLDER, PLOT = Path("results/benchmarks"), Path("images/scaling.svg")
-LINES = ("solid", "dashed", "dotted")  # of the first machine, the second, the third
+LINES = ("solid", "dashed", "dotted")  # for the first machine, the second, the third
 HEAD = """# Benchmarks
 
 How fast is pipelag, how exact is the timed executor, and which of our goals are reached? This page is written by
@@ -77,7 +77,7 @@ RUN = [
 
 
 def text(files: dict[str, Any]) -> str:
-    """The page; `files`: what each device's file holds, by its name."""
+    """The page's text. `files`: the content of each device's file, by the file's name."""
     parts = [HEAD]
     for name, held in files.items():
         rows = rows_of(held)
@@ -132,7 +132,7 @@ def _goal(row: dict[str, Any]) -> str:
 
 
 def _cost(row: dict[str, Any]) -> float:
-    """CPU seconds of a row in all."""
+    """The total CPU seconds of a row."""
     return float(row["median"] * row["work"] * 1e-6 if row["unit"] == "us an action" else row["median"])
 
 
@@ -147,7 +147,7 @@ def _exponent(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def plot(files: dict[str, Any], target: Path) -> None:
-    """CPU seconds against work, with the exponents."""
+    """Plot CPU seconds against work, with the exponents in the legend."""
     fig, axes = style.figure(style.PAGE, 2.6)
     lines: dict[str, dict[str, list[dict[str, Any]]]] = {}  # by what was measured and by the file
     for name, held in files.items():
@@ -162,7 +162,7 @@ def plot(files: dict[str, Any], target: Path) -> None:
             work, cost = [row["work"] for row in rows], [_cost(row) for row in rows]
             (line,) = axes.loglog(work, cost, marker="osD^vP*X"[number % 8], color=colour, label=label)
             line.set(linestyle=LINES[names.index(name) % 3], markerfacecolor="white" if names.index(name) else colour)
-            label = "_the same"  # matplotlib leaves such a name out of the legend
+            label = "_the same"  # matplotlib leaves labels that begin with _ out of the legend
     legend = ", ".join(f"{name} {LINES[kind % 3]}" for kind, name in enumerate(names))
     axes.set_xlabel("actions, or workers times layers")
     axes.set_ylabel("CPU seconds")
@@ -172,7 +172,7 @@ def plot(files: dict[str, Any], target: Path) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Write the page named by the one argument, and its plot beside it."""
+    """Write the page that the only argument names, and its plot beside it."""
     if len(words) != 1:
         sys.exit("one argument: the page to be written, docs/benchmarks.md")
     files = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}

@@ -1,4 +1,4 @@
-"""`python -m pipelag COMMAND`: a thin dispatcher; each command lives beside what it does."""
+"""`python -m pipelag COMMAND`: a thin dispatcher; each command is a module of `pipelag.commands`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipelag.errors import PipelagError, shortened
 from pipelag.job import open_streams
 from pipelag.plugins import load_plugins
 
-# what one does: command: (module with `configure(parser)` and `main(args) -> int`, one line of help)
+# title of a group: {command: (module with `configure(parser)` and `main(args) -> int`, one line of help)}
 GROUPS = {
     "See what is there": {
         "list": ("pipelag.commands.list", "the runs that a paper, a result or a scale asks for, done or not"),
@@ -53,10 +53,10 @@ ABOUT = """Asynchronous pipeline-parallel training: what stale weights cost, and
 
 
 class Version(argparse.Action):
-    """Prints the version, looked up only when it is asked for."""
+    """Prints the version, which is looked up only when the user asks for it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        """Print and leave."""
+        """Print the version and exit."""
         import pipelag
 
         print(f"pipelag {pipelag.__version__}")
@@ -64,7 +64,7 @@ class Version(argparse.Action):
 
 
 def overview() -> str:
-    """The commands in the order in which one needs them, a line each."""
+    """The commands, one per line, in the order in which a user needs them."""
     width = max(map(len, COMMANDS))
     lines = []
     for title, group in GROUPS.items():
@@ -73,10 +73,10 @@ def overview() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, load the one module the command needs, run it.
+    """Parse the command line, load the command's module and run it; returns the exit status.
 
-    Bad input and a full disk end with one sentence and exit status 2; what nobody foresaw with one sentence, the place
-    of a file that holds the traceback, and exit status 1.
+    Bad input and a full disk end with one sentence and exit status 2. An unexpected error ends with one sentence, the
+    path of a file with its traceback, and exit status 1.
     """
     open_streams()
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"pipelag {named}: stopped by the keyboard; what was done is kept", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read our output, such as `head`, has had enough
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def carried_out(argv: Sequence[str], named: str) -> int:
-    """What the command says it has come to. named: the command, where the first word is one."""
+    """Run a command; returns its exit status. named: the first word if it is a command, else empty."""
     parser = argparse.ArgumentParser(
         prog="pipelag",
         usage="pipelag [--version] COMMAND ...",
@@ -119,7 +119,7 @@ def carried_out(argv: Sequence[str], named: str) -> int:
     for name, (module, text) in COMMANDS.items():
         sub = commands.add_parser(name, description=text[:1].upper() + text[1:] + ".")
         sub.add_argument("--debug", action="store_true", help="print the traceback of what fails unexpectedly")
-        if name == named:  # only the chosen command's module is imported: `--help` stays quick
+        if name == named:  # only the chosen command's module is imported, so that `--help` is quick
             importlib.import_module(module).configure(sub)
     args = parser.parse_args(argv)
     load_plugins()
@@ -127,7 +127,7 @@ def carried_out(argv: Sequence[str], named: str) -> int:
 
 
 def unforeseen(error: Exception, debug: bool) -> str:
-    """What is said of an error that nobody foresaw; its traceback goes into a file, or with `debug` before it."""
+    """The sentence about an unexpected error. Its traceback is written to a file, or with `debug` to stderr."""
     words = " ".join(str(error).split())
     notes = [" ".join(str(note).split()) for note in getattr(error, "__notes__", ())]
     what = ": ".join(filter(None, (type(error).__name__, shortened(words, 300)))) + "".join(
@@ -151,7 +151,7 @@ def unforeseen(error: Exception, debug: bool) -> str:
 
 
 def own_place(error: BaseException) -> str:
-    """The innermost line of the user's own code that an error passed, as "mine.py:146"; empty: of none."""
+    """The innermost line of the user's own code in an error's traceback, as "mine.py:146"; empty if there is none."""
     ours = Path(__file__).parent
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if os.path.isfile(frame.filename)]
     libraries = (*map(Path, {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}), ours)

@@ -1,4 +1,4 @@
-"""The library's face: `train` for a researcher with a model of their own (the config-driven runs are in `runs/`)."""
+"""The library's main function, `train`, for a researcher with their own model. Runs from configs are in `runs/`."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ EXECUTORS = ("simulated", "real")
 class TrainedRun:
     """What `train` returns.
 
-    model: the trained model, live version of every stage: the very `nn.Sequential` given, with real workers too; of a
-        list, a Sequential of its layers.
+    model: the trained model, with the live version of every stage's weights. It is the same `nn.Sequential` that was
+        given, with real workers too; if a list was given, a Sequential of its layers.
     metrics: one row per step done: `{"step", "loss"}`; steps count from 0.
-    delays: the staleness per stage of the (last) phase, in updates.
-    diverged_at: the first step whose loss was no number; None where there is none.
-    evaluations: one row per evaluation: `{"step" (steps done), "epoch" (where the data have a length), "loss" (of
-        training, mean since the row before), "validation_loss", ...}` and each metric by its name.
+    delays: the staleness of each stage in the last phase, in updates.
+    diverged_at: the first step whose loss was not finite; None if there was none.
+    evaluations: one row per evaluation: `{"step" (steps done), "epoch" (if the data have a length), "loss" (the mean
+        training loss since the row before), "validation_loss", ...}` and each metric by its name.
     """
 
     model: nn.Sequential
@@ -96,84 +96,88 @@ def train(
 ) -> TrainedRun:
     """Train a model as a pipeline would.
 
-    What is measured, told and shown meanwhile changes nothing in the training, to the bit. The model is trained in its
-    mode for that (`train()`), in whichever it was given; gradients that it has are dropped.
+    Evaluations, logs and callbacks do not change the training by a bit. The model is trained in training mode
+    (`train()`), whatever mode it was given in; gradients that it already has are dropped.
 
     Args:
         model: an `nn.Sequential` or a list of layers; a layer may pass a tuple of tensors to the next.
         batches: minibatches as (inputs, targets): indexable by minibatch number, or any iterable, such as a
-            `DataLoader`. The first dimension of every tensor is the batch. Inputs, which the first layer takes as one
-            argument, and targets are a tensor, or a tuple or a dict of such.
+            `DataLoader`. The first dimension of every tensor is the batch. Inputs and targets are each a tensor, or a
+            tuple or a dict of tensors; the first layer takes the inputs as one argument.
         loss: (output, targets) -> scalar, the mean over the minibatch.
-        optimizer: a class, or a function called with parameter groups, one per stage; or an instance over the model's
-            parameters, of which the kind and its groups' settings count; or a registered name ("adamw") or a mapping as
-            in the config files, {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}. Else SGD, rate 0.1, momentum 0.9.
-        lr: the base rate of a class, of a name or of the optimizer that is used where none is given. Without it a class
-            keeps its own, and a name is refused. A name's other settings are those of the config files: nothing decays.
-        method: a registered name or a `Method`; else stale_weights.
-        cuts: stage boundaries, "after layer p" counted from 1: (2, 5) makes three stages.
-        executor: "simulated", or "real" with one process per worker of the schedule on this machine: mostly one per
-            stage (`workers`).
+        optimizer: an optimizer's class; a function called with parameter groups, one per stage; an instance over the
+            model's parameters, of which only the class and the groups' settings are used; a registered name ("adamw");
+            or a mapping as in the config files, {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}. The default is SGD
+            with rate 0.1 and momentum 0.9.
+        lr: the base learning rate of a class, of a name, or of the default optimizer. Without it a class uses its own
+            default, and a name is refused. A name's other settings have the defaults of the config files: no decay.
+        method: a registered name or a `Method`; by default stale_weights.
+        cuts: stage boundaries, each named by the layer before it, counted from 1: (2, 5) makes three stages.
+        executor: "simulated", or "real" with processes on this machine, one per worker of the schedule: usually one per
+            stage (see `workers`).
         microbatches: equal parts of each minibatch; their mean gradient makes one update.
-        recompute: keep each stage's input alone and run its forward again before its backward, to save memory; a
-            number from 2 on: that of so many stages together (PipeMare Recompute).
+        recompute: to save memory, keep only each stage's input and run its forward again before its backward. A number
+            from 2 on does so for segments of that many stages (PipeMare Recompute).
         replicas: workers of each stage (PipeDream's 1F1B-RR, section 3.2): r replicas of a stage take its minibatches
-            in turn and make one update of every r. Empty: one each.
+            in turn, and every r minibatches make one update. Empty: one worker each.
         steps: minibatches to train on; by default, those of one epoch.
-        epochs: instead of steps, for batches with a length: how often to go through them, each time as they are
-            iterated anew (a `DataLoader` shuffles). Beside phases: how often their steps may.
-        phases: instead of method, cuts, steps, microbatches, recompute, replicas and stage_lr, which are refused beside
-            it: a list of `Phase`, e.g. hybrid training.
-        rate: the factor on all learning rates at a step.
-        stage_lr: base learning rates of single stages.
-        seed: of dropout: draws are made per (seed, minibatch, stage), the same in every executor; and of what numbered
-            batches draw as they are looked up, and `unpack` from them, from torch's, NumPy's and Python's generators:
-            per (seed, minibatch).
-        device: "cpu", "cuda", or "auto", which is a GPU where there is one (for each worker); the real executor uses
-            one GPU per stage, or for "cuda:0" that one for all.
-        precision: "bf16": passes, of validation too, read the weights rounded to bfloat16, over masters in float32, on
-            which the optimizer steps, and which the model has in the end (docs/workflow.md).
-        graphs: on a GPU, replay passes as CUDA graphs, which spares small models most of Python's time and changes no
-            bit; steps that cannot be are computed as ever (docs/workflow.md). Not for a model or loss that goes by
-            something of Python's that changes from step to step and lies outside of both.
-        grouped: microbatches of a minibatch that read the same weights share passes, which spares launches and changes
-            rounding; a model that mixes samples otherwise than by batch norm is found, and computed as ever.
+        epochs: how often to go through `batches`, instead of steps; they must have a length. Each time they are
+            iterated again (a `DataLoader` shuffles). With phases: how often their steps may go through `batches`.
+        phases: a list of `Phase`, e.g. for hybrid training. It replaces method, cuts, steps, microbatches, recompute,
+            replicas and stage_lr, which are refused with it.
+        rate: step -> the factor on all learning rates.
+        stage_lr: base learning rates of single stages, by number.
+        seed: dropout draws per (seed, minibatch, stage), the same in every executor. When numbered batches are looked
+            up and unpacked, torch's, NumPy's and Python's generators draw per (seed, minibatch).
+        device: "cpu", "cuda", or "auto", which is a GPU if there is one (for each worker). The real executor uses one
+            GPU per stage; with "cuda:0" all stages use that one.
+        precision: "fp32" or "bf16". With "bf16", passes, those of validation too, read the weights rounded to bfloat16.
+            The optimizer updates master weights in float32, which the model holds in the end (docs/workflow.md).
+        graphs: on a GPU, replay passes as CUDA graphs. This saves small models most of Python's time and does not
+            change a bit. Steps that cannot be recorded run as usual (docs/workflow.md). Do not use it if the model or
+            the loss depends on Python values outside of them that change from step to step.
+        grouped: let microbatches of a minibatch that read the same weights share passes. This saves kernel launches and
+            changes rounding. A model that mixes samples, except by batch norm, is detected and runs as usual.
         threads: CPU threads of each real worker.
-        workers: real processes; by default as many as the schedule has workers: one per stage, the sum of `replicas`,
-            fewer where a worker holds several stages (1f1b_interleaved). Of data-parallel methods the number of
-            replicas, to be given.
-        uneven: minibatches differ in shape (sentences): real workers then tell each other the shapes of every message.
-        checkpoints: a folder in which each real stage writes its own; where it holds a complete set, training goes on
-            from the newest: bit for bit with the same pipeline, with another one (other cuts, more minibatches in
-            flight) from its weights (PipeDream section 4). What was before it is told again. The simulated executor
-            keeps two files there, the newest checkpoint and the one before it, and goes on with the same training alone
-            (it may be longer), bit for bit. Other rates, another loss and other data are told in a warning.
-        checkpoint_every: minibatches between two checkpoints; there is one at evaluations and at the end of each phase
-            anyway (where simulated, of the last).
+        workers: the number of real processes. The default is the number of the schedule's workers: one per stage, or
+            the sum of `replicas`, or fewer if a worker holds several stages (1f1b_interleaved). For data-parallel
+            methods give the number of replicas.
+        uneven: minibatches differ in shape (sentences), so real workers send the shapes with every message.
+        checkpoints: a folder for checkpoints. If it holds any, training resumes from the newest, and the steps and
+            evaluations before it are reported again. With real workers each stage writes its own; training resumes from
+            the newest complete set: bit for bit with the same pipeline, or from its weights with another one (other
+            cuts, more minibatches in flight; PipeDream, section 4). The simulated executor keeps two files, the newest
+            checkpoint and the one before it; only the same training, or a longer one, can resume, bit for bit. A
+            warning says so if the rates, the loss or the data have changed.
+        checkpoint_every: minibatches between two checkpoints. In any case there is one at each evaluation and at the
+            end of each phase (of the last one, if simulated).
         patience: seconds that a real worker may be silent before the run ends; None: PIPELAG_PATIENCE, or 30.
-        unpack: makes (inputs, targets) of what `batches` and `validation` hold, e.g. of a dict.
-        validation: minibatches with an end, as `batches`; all of them are gone through at every evaluation, the model
-            being in its mode for that (`eval()`).
-        metrics: (output, targets) -> a number for each target, or their mean: functions by name, or a list of
-            functions, of "accuracy" (%) and of registered names (`pipelag.runs.objectives`).
-        evaluate_every: steps between two evaluations, the last of which is at the end. 0: that one alone, and only
-            where validation, folder, on_evaluation or tensorboard asks for it.
-        folder: where `metrics.jsonl` gets a line per evaluation, as in `TrainedRun.evaluations`.
+        unpack: makes (inputs, targets) from an item of `batches` or `validation`, e.g. from a dict.
+        validation: a finite number of minibatches, in the form of `batches`. Every evaluation goes through all of them,
+            with the model in evaluation mode (`eval()`).
+        metrics: a mapping of names to functions, or a list of functions, "accuracy" (%) and registered names
+            (`pipelag.runs.objectives`). A function takes (output, targets) and returns a number for each target, or
+            their mean.
+        evaluate_every: steps between two evaluations; there is also one at the end. 0: only that one, and only if
+            validation, folder, on_evaluation or tensorboard needs it.
+        folder: a folder whose `metrics.jsonl` gets a line per evaluation, as in `TrainedRun.evaluations`.
         on_step: called with each step's number, from 0, and its loss.
-        on_evaluation: called with the steps done and what was found.
-        on_checkpoint: called with the steps done and the folder of a complete set of checkpoints, or the newest file.
-        progress: a bar on stderr; by default where that is a terminal.
+        on_evaluation: called with the number of steps done and the evaluation's row.
+        on_checkpoint: called with the number of steps done and the folder of a complete set of checkpoints, or the
+            newest file if simulated.
+        progress: whether to show a progress bar on stderr; by default if that is a terminal.
         tensorboard: a folder for TensorBoard's event files; needs its package.
 
-    With real workers all this is told whenever a checkpoint is complete, in order: at evaluations, at the end of phases
-    and every `checkpoint_every`; the model is measured by the calling process, while the workers go on.
+    With real workers, steps and evaluations are reported in order whenever a checkpoint is complete: at evaluations, at
+    the end of phases, and every `checkpoint_every` minibatches. The calling process measures the model while the
+    workers go on.
 
-    A callback that raises `pipelag.Stop` ends the training (early stopping, a budget). What is returned is as after
-    that step; with real workers, after the step of the checkpoint that was told of.
+    A callback that raises `pipelag.Stop` ends the training (early stopping, a budget). The result is that after the
+    step just done; with real workers, that after the step of the checkpoint that was reported.
 
     Raises:
-        PipelagError: anything given that does not fit (`pipelag.asked`), too few minibatches, a failed worker. What
-            your own code raises goes on as it is, with a note: step, stage, layer, shapes.
+        PipelagError: an argument does not fit (`pipelag.asked`), there are too few minibatches, or a worker failed. An
+            exception from your own code is passed on, with a note of the step, stage, layer and shapes.
 
     >>> from torch import nn
     >>> data = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1])) for _ in range(8)]
@@ -181,7 +185,7 @@ def train(
     >>> run.delays.forward
     (2, 0)
     """
-    # What can be checked by itself.
+    # Arguments that can be checked one by one.
     if executor not in EXECUTORS:
         raise unknown("executor", str(executor), EXECUTORS)
     asked.check_numbers(seed, threads, workers, checkpoint_every)
@@ -204,7 +208,7 @@ def train(
         asked.check_gradients()
     make, bf16 = factory_of(optimizer, lr, sequence), asked.check_precision(precision, sequence)
     cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
-    # The phases: those given, or one of what is given instead.
+    # The phases: those given, or one made from the other arguments.
     if phases is None:
         count = asked.steps_of(batches, steps, epochs)
         chosen = methods.get("stale_weights" if method is None else method)
@@ -229,7 +233,7 @@ def train(
         cut_stages(sequence, phase.cuts)
         phase.check()
     asked.refuse_ignored(phases, executor, workers)
-    # What is measured and told meanwhile.
+    # What is measured and reported meanwhile.
     measured, measures = None, metrics_of(metrics)
     if validation is not None:
         measured = Validation(Supply(validation, unpack=unpack, seed=seed), loss, measures, seed, bf16)
@@ -263,16 +267,16 @@ def train(
 
 
 def _places(model: nn.Module) -> dict[str, tuple[torch.Tensor, int]]:
-    """Each parameter, and where it lies."""
+    """Each parameter by its name, and the address of its memory."""
     return {name: (value, value.data_ptr()) for name, value in model.named_parameters()}
 
 
 @contextmanager
 def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
-    """Around what is told: callbacks may compute with the model, in another mode and with gradients.
+    """Around callbacks, which may compute with the model, in another mode and with gradients.
 
     Raises:
-        PipelagError: one has put other tensors into the place of those that are trained.
+        PipelagError: a callback has replaced a tensor that is trained.
     """
     before = _places(training.model)
     try:
@@ -300,7 +304,7 @@ def _simulated(
     every: int,
     **how: Any,
 ) -> tuple[list[float], list[dict[str, float]]]:
-    """Train in this process; returns the losses and the evaluations. how: more that `SimulatedTraining` is told."""
+    """Train in this process; returns the losses and the evaluations. how: further arguments of `SimulatedTraining`."""
     total = sum(phase.steps for phase in phases)
     with ExitStack() as opened:
         marks = wishes.kept_at(every, [total], total)
@@ -308,12 +312,12 @@ def _simulated(
         store = opened.enter_context(checkpoint_in(checkpoints, marks, phases, how["seed"], how["bf16"], like))
         callers = opened.enter_context(callers_randomness(place))
         training = opened.enter_context(closing(SimulatedTraining(model.to(place), phases, device=place, **how)))
-        if wishes.validation is not None:  # an hour later would be late for a mistake
+        if wishes.validation is not None:  # find a mistake in it now, not an hour later
             wishes.validation.measure(model, place, most=1)
         model.train()
         saved = store.resume(training) if store is not None else None
         telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True, resumed=saved is not None))
-        if store is not None and saved is None:  # from here on the log is this training's
+        if store is not None and saved is None:  # from now on the log belongs to this training
             store.save(training, telling)
         with suppress(Stop):
             if saved is not None:

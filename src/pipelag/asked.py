@@ -1,4 +1,4 @@
-"""What `pipelag.train` is given, checked before anything is trained: each refusal says what would fit."""
+"""Check the arguments of `pipelag.train` before anything is trained; each refusal says what would fit."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ PAIRS = "give minibatches as pairs (inputs, targets) of tensors"
 
 
 def check_model(model: Any) -> nn.Sequential:
-    """The model as a row of layers; refused where nothing in it can be trained, or nobody knows yet what.
+    """The model as a sequence of layers.
 
     Raises:
-        PipelagError: no layers, something that is no module, a lazy module, no parameter that learns.
+        PipelagError: it has no layers, a layer that is no module, a tensor without a shape (of a lazy module), without
+            numbers or without gradients, or no parameter to train.
     """
     layers = layers_of(model)
     for number, layer in enumerate(layers, start=1):
@@ -56,7 +57,7 @@ def check_model(model: Any) -> nn.Sequential:
 
 
 def check_gradients() -> None:
-    """Refuse where torch notes no gradients; real workers, which are processes of their own, do."""
+    """Refuse to train where torch records no gradients. Real workers do record them, as they are other processes."""
     if not torch.is_grad_enabled():
         raise PipelagError(
             "train is called under torch.no_grad() or torch.inference_mode(), where nothing can be learned; call it "
@@ -65,7 +66,7 @@ def check_gradients() -> None:
 
 
 def check_travels(model: nn.Sequential, place: torch.device) -> None:
-    """Refuse what acts here and does not travel to workers: hooks on parameters, a default type, `torch.autocast`."""
+    """Refuse settings of this process that do not reach workers: hooks on parameters, a default dtype, autocast."""
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise PipelagError(
@@ -85,10 +86,13 @@ def check_travels(model: nn.Sequential, place: torch.device) -> None:
 
 
 def check_phases(phases: Any, instead: Mapping[str, bool]) -> list[Phase]:
-    """A list of phases, their numbers Python's; refused beside what they stand for.
+    """The phases as a list, checked, with their numbers as Python's.
 
     Args:
-        instead: arguments, and whether they are given.
+        instead: the arguments that phases replace, and whether each is given.
+
+    Raises:
+        PipelagError: they are not phases, a value in one does not fit, or an argument that they replace is given.
     """
     if isinstance(phases, (str, bytes, Phase, Mapping)) or not isinstance(phases, Iterable):
         raise PipelagError(f"phases is {shown(phases)}; it should be a list of pipelag.Phase")
@@ -119,7 +123,7 @@ def check_phases(phases: Any, instead: Mapping[str, bool]) -> list[Phase]:
 
 
 def whole(name: str, value: Any, least: int, most: int) -> int:
-    """A whole number in a range, also one of numpy's; True is none."""
+    """The value as an int, if it is a whole number in the range, also one of NumPy's; True is refused."""
     try:
         number = None if isinstance(value, (bool, torch.Tensor)) else index(value)
     except TypeError:
@@ -130,14 +134,14 @@ def whole(name: str, value: Any, least: int, most: int) -> int:
 
 
 def wholes(name: str, values: Any) -> tuple[int, ...]:
-    """A row of whole numbers from 1 on."""
+    """The values as a tuple of ints, if they are whole numbers from 1 on."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise PipelagError(f"{name} is {shown(values)}; it should be a row of whole numbers, such as (2, 5)")
     return tuple(whole(f"each of {name}", value, 1, 10**6) for value in values)
 
 
 def check_numbers(seed: Any, threads: Any, workers: Any, every: Any) -> None:
-    """Refuse what is out of range, or no number."""
+    """Refuse a seed, a number of threads or workers, or a checkpoint_every that is no whole number in its range."""
     whole("seed", seed, 0, 2**63 - 1)
     whole("threads", threads, 1, MOST_WORKERS)
     whole("checkpoint_every", every, 0, MOST_STEPS)
@@ -146,18 +150,18 @@ def check_numbers(seed: Any, threads: Any, workers: Any, every: Any) -> None:
 
 
 def check_folder(name: str, place: Any, empty: bool = True) -> None:
-    """A path, or None. empty: an empty one is the working directory."""
+    """Refuse what is neither a path nor None. empty: an empty path is allowed, and is the working directory."""
     if place is not None and (not isinstance(place, (str, Path)) or not (empty or str(place).strip())):
         raise PipelagError(f"{name} is {shown(place)}; it should be the path of a folder")
 
 
 def check_recompute(value: Any) -> bool | int:
-    """True, or so many stages together."""
+    """True or False, or the number of stages in a segment."""
     return value if isinstance(value, bool) else whole("recompute", value, 0, 10_000)
 
 
 def check_precision(value: Any, model: nn.Sequential) -> bool:
-    """Whether passes are of bfloat16: "fp32" or "bf16", the latter of a model in float32."""
+    """Whether passes compute in bfloat16; refuses other values than "fp32" and "bf16", and "bf16" without float32."""
     if value not in PRECISIONS:
         raise unknown("precision", str(value), PRECISIONS)
     if value == "bf16" and not any(p.dtype == torch.float32 and p.dim() > 1 for p in model.parameters()):
@@ -166,7 +170,7 @@ def check_precision(value: Any, model: nn.Sequential) -> bool:
 
 
 def check_passes(executor: str, **ways: Any) -> None:
-    """How passes are made, each True or False; other than plainly in the simulated executor alone."""
+    """Refuse a `graphs` or `grouped` that is not True or False, or that is True for real workers."""
     for name, value in ways.items():
         if not isinstance(value, bool):
             raise PipelagError(f"{name} is {shown(value)}; it should be True or False")
@@ -176,7 +180,7 @@ def check_passes(executor: str, **ways: Any) -> None:
 
 
 def check_rates(stage_lr: Any) -> dict[int, float]:
-    """Base rates of stages by number."""
+    """The base rates of stages by number, as Python's numbers."""
     if not isinstance(stage_lr, Mapping):
         raise PipelagError(f"stage_lr is {shown(stage_lr)}; it should map stages to rates, such as {{1: 0.01}}")
     return {
@@ -186,14 +190,14 @@ def check_rates(stage_lr: Any) -> dict[int, float]:
 
 
 def check_rate(name: str, rate: Any) -> float:
-    """A learning rate, also one of numpy's numbers."""
+    """The learning rate as a float, if it is a finite number above 0, also one of NumPy's."""
     if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < rate <= MOST_RATE:  # type: ignore[operator]
         raise PipelagError(f"{name} is {shown(rate)}; it should be a finite number above 0, and {MOST_RATE:g} at most")
     return float(rate)
 
 
 def check_functions(**functions: Any) -> None:
-    """Refuse what cannot be called, and a module's class in the place of a module."""
+    """Refuse what cannot be called, a module's class instead of a module, and a module with weights to train."""
     for name, function in functions.items():
         if not callable(function) or (isinstance(function, type) and issubclass(function, nn.Module)):
             raise PipelagError(f"{name} is {shown(function)}; it should be a function, such as {EXAMPLES[name]}")
@@ -212,7 +216,7 @@ EXAMPLES = {
 
 
 def check_optimizer(make: Any) -> None:
-    """Refuse what is no function from parameters to an optimizer."""
+    """Refuse an optimizer that cannot be called."""
     if not callable(make):
         raise PipelagError(
             f"optimizer is {shown(make)}; it should be a function from parameters to an optimizer, such as "
@@ -221,7 +225,7 @@ def check_optimizer(make: Any) -> None:
 
 
 def check_device(name: Any) -> torch.device:
-    """The device; refused where it is unknown or not here. "auto": a GPU where there is one."""
+    """The device of this name; refused if it is unknown or not here. "auto" is a GPU if there is one."""
     if isinstance(name, str) and name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -239,7 +243,7 @@ def check_device(name: Any) -> torch.device:
 
 
 def steps_of(batches: Any, steps: Any, epochs: Any = None) -> int:
-    """How many minibatches to train on."""
+    """The number of minibatches to train on: `steps`, or `epochs` (default 1) times those in an epoch."""
     if steps is not None and epochs is not None:
         raise PipelagError("steps and epochs are both given, and each says how long to train; leave one of them out")
     if steps is not None:
@@ -257,24 +261,29 @@ def steps_of(batches: Any, steps: Any, epochs: Any = None) -> int:
 
 
 def epochs_of(epochs: Any) -> int:
-    """How often the data are gone through."""
+    """How often to go through the data; 1 if epochs is None."""
     return 1 if epochs is None else whole("epochs", epochs, 1, MOST_STEPS)
 
 
 def check_batches(batches: Any, name: str = "batches") -> None:
-    """Refuse what holds no minibatches: one tensor, a mapping, a text, nothing."""
+    """Refuse what cannot hold minibatches: a tensor or an array, a mapping, a text, None."""
     whole_set = isinstance(batches, (torch.Tensor, str, bytes, Mapping)) or hasattr(batches, "__array__")
     if whole_set or not (hasattr(batches, "__getitem__") or isinstance(batches, Iterable)):
         raise PipelagError(f"{name} is {_kind(batches)}; {PAIRS}: a list of them, a DataLoader, or any iterable")
 
 
 def numbered(batches: Any) -> bool:
-    """Whether minibatches are taken by number; else in order."""
+    """Whether minibatches are taken by number; otherwise they are iterated in order."""
     return hasattr(batches, "__getitem__") and not isinstance(batches, IterableDataset)
 
 
 def check_pair(item: Any, step: int, unpacked: bool = False) -> tuple[Any, Any]:
-    """A minibatch as a pair; a sample, a dict that nobody takes apart and arrays of another library are refused."""
+    """The minibatch as a pair (inputs, targets).
+
+    Raises:
+        PipelagError: it is no pair (a dict needs `unpack`), holds something else than tensors, has no samples, or is a
+            single sample.
+    """
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         count = f" of {len(item)} things" if isinstance(item, (tuple, list, dict)) else ""
         apart = "" if unpacked else ", or unpack=..., a function that makes them of it"
@@ -309,21 +318,21 @@ def _kind(value: Any) -> str:
 
 
 class Loss:
-    """A loss whose values are looked at: one number, with a gradient. It travels to workers as the function does."""
+    """A loss function whose values are checked: one number with a gradient. It can be pickled if the function can."""
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.function = function
 
     def __call__(self, output: Any, target: Any) -> torch.Tensor:
-        """The loss; raises `PipelagError` where it is no scalar, or nothing could be learned from it."""
+        """The loss; raises `PipelagError` if it is no scalar or has no gradient."""
         return trainable(self.function(output, target))
 
 
 def check_sizes(batches: Any, count: int, phases: Sequence[Phase], even: bool) -> None:
-    """Refuse a loader's last, partial minibatch where it cannot be trained on, and a list's, before anything is.
+    """Refuse a loader's last, partial minibatch if it cannot be trained on, and a list with several sizes if `even`.
 
     Args:
-        count: minibatches to train on; even: all have to be of one size, as real workers want them.
+        count: the number of minibatches to train on. even: all must have the same size, as real workers need.
     """
     if even and isinstance(batches, (list, tuple)):
         _check_even(batches[:count])
@@ -342,7 +351,7 @@ def check_sizes(batches: Any, count: int, phases: Sequence[Phase], even: bool) -
 
 
 def _check_even(batches: Sequence[Any]) -> None:
-    """Refuse minibatches of several sizes, where their sizes are seen at once."""
+    """Refuse minibatches of several sizes, if all are pairs whose inputs are tensors."""
     sizes = [len(item[0]) for item in batches if _is_pair(item)]
     other = next((n for n, size in enumerate(sizes) if size != sizes[0]), 0)
     if other and len(sizes) == len(batches):
@@ -358,7 +367,10 @@ def _is_pair(item: Any) -> bool:
 
 
 def refuse_ignored(phases: Sequence[Phase], executor: str, workers: int | None) -> None:
-    """Refuse microbatches where nobody would split, and workers where there are none."""
+    """Refuse arguments without effect: microbatches of real data-parallel workers, and workers if simulated.
+
+    Also refuses real data-parallel workers whose number is not given.
+    """
     if executor == "simulated" and workers is not None:
         raise PipelagError(
             "the simulated executor has no workers; leave workers out (cuts make the stages, and of bsp and asp the "
