@@ -79,14 +79,16 @@ def test_a_method_is_described_with_settings_and_the_paper_it_is_from(capsys: Ca
     assert "source: pipemare section 3\n" in text
     assert "paper: PipeMare: Asynchronous Pipeline Parallel DNN Training (2021)" in text
     assert "settings: annealing: int = 400, decay: float = 0.1, reading: 'printed' | 'own' = 'printed'" in text
-    assert "[7, 5, 3, 1] updates in the forward, [0, 0, 0, 0] in the backward" in text
-    assert "3 stages, per stage: [5, 3, 1]" in printed(capsys, "methods", "pipemare", "--stages", "3")
+    assert "[7, 5, 3, 1] in the forward, [0, 0, 0, 0] in the backward" in text
+    assert "3 stages, updates missed per stage: [5, 3, 1]" in printed(capsys, "methods", "pipemare", "--stages", "3")
     for name in METHODS:
         assert f"{name}: {METHODS[name].summary}" in printed(capsys, "methods", name)
 
 
 def test_double_buffering_is_described_with_the_microbatches_it_needs(capsys: Captured) -> None:
-    assert "with 4 stages and 4 microbatches, per stage: [1, 1, 1, 1]" in printed(capsys, "methods", "pipedream_2bw")
+    assert "with 4 stages and 4 microbatches, updates missed per stage: [1, 1, 1, 1]" in printed(
+        capsys, "methods", "pipedream_2bw"
+    )
 
 
 def test_a_method_is_described_with_the_versions_that_it_holds_and_the_microbatches_that_it_takes(

@@ -100,7 +100,9 @@ def delays(method: Method, stages: int) -> str:
     """Updates missed by the passes of each stage, with one microbatch or one per stage; or why neither is possible."""
     if method.random is not None:
         means, most = method.rate_taus(stages), method.random.bound(method.taus(stages))
-        return f"drawn at random; with {stages} stages, per stage: {list(means)} updates on average, at most {most}"
+        return (
+            f"drawn at random; with {stages} stages, updates missed per stage: {list(means)} on average, at most {most}"
+        )
     refused = ""
     for count in (1, stages):
         try:
@@ -110,5 +112,6 @@ def delays(method: Method, stages: int) -> str:
             continue
         forward, backward = list(lags.forward), list(lags.backward)
         split = f" and {count} microbatches" if count > 1 else ""
-        return f"with {stages} stages{split}, per stage: {forward} updates in the forward, {backward} in the backward"
+        over = f"with {stages} stages{split}, updates missed per stage"
+        return f"{over}: {forward} in the forward, {backward} in the backward"
     return refused
