@@ -174,7 +174,7 @@ def test_the_command_fails_with_one_sentence(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("shapes", "'shapes' has no files to fetch: what registered it makes or reads it when a run asks for it\n"),
+        ("shapes", "'shapes' has no files to fetch: it is generated, or read by its plugin, when a run needs it\n"),
         ("imagenet", "'imagenet' is not fetched: ImageNet is not passed on: put train/ and val/, with a folder per "),
     ],
 )

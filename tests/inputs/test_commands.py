@@ -132,7 +132,7 @@ def test_a_finished_run_where_nothing_can_be_written_is_told_again(
         raise PipelagError(f"'{path}' cannot be a folder to write to")
 
     monkeypatch.setattr(run_command, "folder_for", refuse)
-    assert main(words) == 0 and "this run stood here, finished" in capsys.readouterr().out
+    assert main(words) == 0 and "the folder holds this run, finished" in capsys.readouterr().out
     assert main([*words, "--again"]) == 2
 
 
@@ -192,7 +192,7 @@ def test_the_keyboards_signal_is_one_sentence_at_once(
 
     monkeypatch.setattr("argparse.ArgumentParser.__init__", interrupted)
     assert main(["run", "--spec", changed()]) == 130
-    assert capsys.readouterr().err == "pipelag run: stopped by the keyboard; what was done is kept\n"
+    assert capsys.readouterr().err == "pipelag run: interrupted; finished work is kept\n"
 
 
 def test_sizes_are_judged_before_time_is_spent() -> None:

@@ -86,16 +86,16 @@ def test_an_empty_folder_is_not_the_working_directory(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as end:
         main(["run", "--spec", json.dumps({"kind": "count", "model": {"name": "lenet5"}}), "--out", ""])
-    assert end.value.code == 2 and "it is empty; name the run's folder" in capsys.readouterr().err
+    assert end.value.code == 2 and "it is empty; give the run's folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 ADVICE: list[tuple[list[str], str]] = [
-    (["config/examples/vgg16_v100.jsonl", "--options", "{width: 0.5}"], "--options is of a registered model"),
-    (["config/examples/vgg16_v100.jsonl", "--data", "shapes"], "--data is of a registered model"),
+    (["config/examples/vgg16_v100.jsonl", "--options", "{width: 0.5}"], "--options applies to a registered model"),
+    (["config/examples/vgg16_v100.jsonl", "--data", "shapes"], "--data applies to a registered model"),
     (["config/examples/vgg16_v100.jsonl", "--model", "vgg61"], "unknown model 'vgg61'"),
-    (["vgg16", "--model", "vgg16"], "--model is of a profile's file"),
-    (["vgg16", "--steps", "10"], "--steps are of the run in --config"),
+    (["vgg16", "--model", "vgg16"], "--model applies to a profile's file"),
+    (["vgg16", "--steps", "10"], "--steps applies to the run in --config"),
 ]
 
 

@@ -158,7 +158,7 @@ def _hogwild(base: Method, mean: float | None, most: int | None, annealing: int 
 hogwild = register(
     Method(
         name="hogwild",
-        summary="every stage's gradient a random number of updates old (truncated exponential)",
+        summary="each stage's gradient is a random number of updates late (truncated exponential)",
         source="pipemare appendix E, equation 16 (means and bound: ambiguity B18)",
         build=build,
         random=RandomDelays("gradient"),

@@ -24,7 +24,7 @@ from pipelag.schedules.library import one_f_one_b
 pipeoptim = register(
     Method(
         name="pipeoptim",
-        summary="1F1B with forward weights foreseen by the optimizer's own rule, s = D-rank-1; no stashing",
+        summary="1F1B with forward weights predicted by the optimizer's own rule, s = D-rank-1; no stashing",
         source="pipeoptim section III, Algorithm 1, Figure 2",
         build=one_f_one_b,
         forward_reads=Predict("update"),
@@ -56,7 +56,7 @@ xpipe = register(
     replace(
         pipeoptim,
         name="xpipe",
-        summary="1F1B with weights foreseen from Adam's moments in both passes, whatever the optimizer",
+        summary="1F1B with weights predicted from Adam's moments in both passes, whatever the optimizer",
         source="pipeoptim section III-B, equation 6 (XPipe: arXiv 1911.04610)",
         forward_reads=Predict("moments", "round trip"),
         backward_reads=Predict("moments", "round trip"),

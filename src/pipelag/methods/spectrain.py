@@ -54,7 +54,7 @@ spectrain = register(
     replace(
         dualpipe,
         name="spectrain",
-        summary="DualPipe with weights foreseen from the smoothed gradient: s = 2N-k-2 forward, k backward",
+        summary="DualPipe with weights predicted from the smoothed gradient: s = 2N-k-2 forward, k backward",
         source="spectrain section 3.3, equations 3 to 6",
         forward_reads=Predict("velocity", "round trip"),
         backward_reads=Predict("velocity", "round trip"),
