@@ -38,7 +38,7 @@ def members(
     total = 0
     is_zip = zipfile.is_zipfile(archive) if archive.is_file() else None
     if is_zip is None:
-        raise PipelagError(f"{archive} is not a whole tar or zip archive: it is no file")
+        raise PipelagError(f"{archive} is not a complete tar or zip archive: it is not a file")
     try:
         for number, (name, size, read) in enumerate(_zip_files(archive) if is_zip else _tar_files(archive, limit)):
             path = PurePosixPath(name)
@@ -55,7 +55,7 @@ def members(
     except PipelagError:
         raise
     except Exception as error:  # on foreign bytes these libraries raise what they like
-        raise PipelagError(f"{archive} is not a whole tar or zip archive: {reason(error)}") from error
+        raise PipelagError(f"{archive} is not a complete tar or zip archive: {reason(error)}") from error
 
 
 def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
@@ -78,7 +78,7 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
             os.replace(inside, folder)
     except OSError as error:  # of the folder: the archive's own are told by `members`
         raise PipelagError(
-            f"{archive.name} could not be unpacked into {folder} ({error.strerror}); mend that and start again"
+            f"{archive.name} could not be unpacked into {folder} ({error.strerror}); fix that and start again"
         ) from error
 
 
