@@ -34,14 +34,14 @@ def distinct(values: list[T], what: str) -> list[T]:
     """Values of which none stands twice: runs of one seed are one run, and no spread would be one."""
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
-        raise ValueError(f"the {what} {twice} stands there twice; name each once")
+        raise ValueError(f"the {what} {twice} appears twice; name each once")
     return values
 
 
 def a_place(folder: str) -> str:
     """A folder as Snakemake takes it: what is in braces would be a wildcard, and nobody stands for ~."""
     if folder.startswith("~") or re.search(r"[{}\x00-\x1f]", folder) or folder != folder.strip():
-        raise ValueError(f"{shown(folder)} is no folder that Snakemake can name; write it without ~, {{ and }}")
+        raise ValueError(f"{shown(folder)} is not a folder name that Snakemake accepts; write it without ~, {{ and }}")
     return folder
 
 
@@ -198,7 +198,10 @@ class Paper(Typed):
         """The year is that of the version that is cited, wherever it is shown."""
         year = info.data.get("year")
         if citation is not None and year not in (None, citation.year):
-            raise ValueError(f"it is of {citation.year} and the paper's year {year}; both are the cited version's")
+            raise ValueError(
+                f"the citation's year is {citation.year}, but the paper's year is {year}; both should be the cited "
+                "version's"
+            )
         return citation
 
 
