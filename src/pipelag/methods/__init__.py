@@ -1,4 +1,4 @@
-"""The methods, one short file each, beside the equations of its paper. Calling the package lists them."""
+"""The training methods, one file for each paper, next to its equations. `pipelag.methods()` lists them by name."""
 
 import sys
 from collections.abc import Callable

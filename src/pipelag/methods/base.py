@@ -27,30 +27,33 @@ Workers = Literal["stages", "ddp", "server", "torch"]
 
 @dataclass(frozen=True)
 class Method:
-    """A training method.
+    """A training method: a schedule, the weights that its passes read, and its learning-rate policy.
 
-    name: a word, by which commands, config files and `get` know it.
-    summary: what it does, in a line.
+    name: a single word, by which commands, config files and `get` know it.
+    summary: what it does, in one line.
     source: the paper and section that it is from.
-    build: `(stages, minibatches)` -> `Schedule` with one worker per stage; with a keyword `microbatches` where the
-        method can split a minibatch.
-    forward_reads: "live", the weights present when the forward runs, or what is made of them (`Predict`, `LookAhead`).
-    held: the lags of the versions that a stage's forwards read, per microbatch of an update, where those are older than
-        the live ones: from (stage, `Delays` of the schedule). Vertical sync and double buffering.
-    backward_reads: "live", the weights present when the backward runs; "stashed", what the same microbatch's forward
-        read, kept until then (PipeDream's weight stashing); or made of the live ones (`Predict`, `Correct`).
-    update: what an update does beyond the optimizer's step; one that asks for the weights that its forward read says
-        so by a true `stale`, for real workers to keep them.
-    pipelined: False: stages are never at work together, so cuts change nothing but who computes.
-    workers: what real workers are: "stages"; or of the whole model "ddp", replicas under DistributedDataParallel, or
-        "server", replicas that wait for nobody, whose gradients a server applies as they come; or "torch", stages
-        under torch.distributed.pipelining's schedule of the same `build`.
-    learning_rate: the factor on a stage's base rate, from (stage, stages, step of the phase, tau), where tau is the
-        stage's delay in updates (PipeMare's tau_fwd; the mean of random delays), at least 1.
-    random: delays drawn at random instead of the schedule's; simulated executor only.
-    options: from keyword options to the method with these settings (`get(name, **options)`).
-    revision: raised when what the method computes changes, so that logs of before are not taken for its own: it is part
-        of a run's id from 2 on.
+    build: a function (stages, minibatches) -> `Schedule` with one worker per stage. It has a keyword `microbatches` if
+        the method can split a minibatch.
+    forward_reads: the weights that a forward reads: "live", those present when it runs, or weights derived from these
+        (`Predict`, `LookAhead`).
+    held: for methods whose forwards read versions older than the live ones (vertical sync, double buffering): a
+        function (stage, `Delays` of the schedule) -> the lags of these versions, one per microbatch of an update.
+    backward_reads: the weights that a backward reads: "live", those present when it runs; "stashed", those that the
+        forward of the same microbatch read, kept until then (PipeDream's weight stashing); or weights derived from the
+        live ones (`Predict`, `Correct`).
+    update: what an update does besides the optimizer's step. If it needs the weights that its forward read, its
+        attribute `stale` is true, so that real workers keep them.
+    pipelined: False if stages never work at the same time, so that cuts only change who computes.
+    workers: what real workers are. "stages": the stages of the pipeline. "ddp": replicas of the whole model under
+        DistributedDataParallel. "server": replicas of the whole model that do not wait for each other; a server applies
+        their gradients as they arrive. "torch": stages under torch.distributed.pipelining's schedule of the same
+        `build`.
+    learning_rate: a function (stage, stages, step of the phase, tau) -> the factor on the stage's base rate. tau is the
+        delay of the stage in updates (PipeMare's tau_fwd; the mean of random delays), at least 1.
+    random: delays that are drawn at random instead of the schedule's; simulated executor only.
+    options: a function from keyword options to the method with these settings (`get(name, **options)`).
+    revision: raise it when what the method computes changes, so that older logs are not taken for the new method's. It
+        is part of a run's id from 2 on.
     """
 
     name: str
@@ -71,7 +74,10 @@ class Method:
     def __post_init__(self) -> None:
         """Refuse what would be found far from here, or be taken for something else."""
         if not isinstance(self.name, str) or not re.fullmatch(r"\w[\w.+-]*", self.name):
-            raise PipelagError(f"a method is named {self.name!r}; its name should be a word, as commands take it")
+            raise PipelagError(
+                f"the name of a method is {self.name!r}; it should be a single word of letters, digits, '_', '.', '+' "
+                "and '-'"
+            )
         for part in ("build", "learning_rate", "held", "options"):
             value = getattr(self, part)
             if not callable(value) and (value is not None or part == "build"):
@@ -82,8 +88,8 @@ class Method:
         self._check_reads("backward_reads", ("live", "stashed"))
         if self.update is not None and not callable(getattr(self.update, "change", None)):
             raise PipelagError(
-                f"update of method '{self.name}' is {kind_of(self.update)}; it should have change, as "
-                "pipelag.methods.reads.SpikeCompensation has"
+                f"update of method '{self.name}' is {kind_of(self.update)}; it should have a method change, like "
+                "pipelag.methods.reads.SpikeCompensation"
             )
 
     def _check_reads(self, part: str, words: Sequence[str]) -> None:
@@ -94,7 +100,7 @@ class Method:
         if not isinstance(reads, str) and not all(callable(getattr(reads, each, None)) for each in parts):
             raise PipelagError(
                 f"{part} of method '{self.name}' is {kind_of(reads)}; it should be {' or '.join(map(repr, words))}, or "
-                "have amounts and carry, as pipelag.methods.reads.Predict has"
+                "have the methods amounts and carry, like pipelag.methods.reads.Predict"
             )
 
     @property
@@ -124,12 +130,12 @@ class Method:
     def _splits(self) -> None:
         if self.update is not None and "microbatches" in signature(self.build).parameters:
             raise PipelagError(
-                f"method '{self.name}' changes the gradient of a whole minibatch (its `update`), and microbatches may "
-                "be of different weights each; use microbatches=1"
+                f"method '{self.name}' changes the gradient of a whole minibatch (its `update`), but microbatches may "
+                "each have read different weights; use microbatches=1"
             )
         if "microbatches" not in signature(self.build).parameters or self.random or self.update:
             raise PipelagError(
-                f"method '{self.name}' takes a minibatch in one piece; use microbatches=1, or a method that splits "
+                f"method '{self.name}' cannot split a minibatch; use microbatches=1, or a method that splits "
                 "minibatches, such as gpipe or pipedream"
             )
 
@@ -186,7 +192,7 @@ class Method:
                 if any(a < b for a, b in zip(held, live, strict=True)):
                     raise PipelagError(
                         f"method '{self.name}' keeps {max(held) + 1} versions, but with {microbatches} microbatches "
-                        f"over {stages} stages the weights of stage {stage} are {max(live)} updates old already; use "
+                        f"over {stages} stages the weights of stage {stage} are already {max(live)} updates old; use "
                         "more microbatches (as many as stages are always enough)"
                     )
         if self.backward_reads == "stashed" or self.random is not None:
@@ -217,30 +223,32 @@ class Method:
 def random_for_real(name: str) -> PipelagError:
     """The refusal of random delays in the real executor."""
     return PipelagError(
-        f"method '{name}' draws its delays at random, which a real pipeline cannot promise; run it in the simulated "
+        f"method '{name}' draws its delays at random, which a real pipeline cannot reproduce; run it in the simulated "
         "executor"
     )
 
 
 def register(method: Method) -> Method:
-    """Make a method known by its name to every executor, to the config files and to the command line.
+    """Register a method under its name, for every executor, the config files and the command line; returns it.
 
     Raises:
-        PipelagError: the name is taken by another method.
+        PipelagError: another method is registered under this name.
     """
     if METHODS.get(method.name, method) != method:
-        raise PipelagError(f"a method named '{method.name}' is registered already; choose another name")
+        raise PipelagError(f"a method named '{method.name}' is already registered; choose another name")
     METHODS[method.name] = method
     return method
 
 
 def get(name: str | Method, /, **options: object) -> Method:
-    """The method of that name (a `Method` passes through); unknown names are refused with the nearest known.
+    """The method that is registered under a name, with its settings: `get("pipemare", annealing=400, decay=0.5)`.
 
-    `options` are the method's settings: `get("pipemare", annealing=400, decay=0.5)`.
+    Args:
+        name: a registered name; a `Method` is returned as it is, or with the given settings.
+        options: the method's settings.
 
     Raises:
-        PipelagError: unknown method or option.
+        PipelagError: an unknown method or setting; the sentence names the nearest known one.
     """
     if not isinstance(name, Method) and (not isinstance(name, str) or name not in METHODS):
         raise unknown("method", str(name), METHODS)
