@@ -11,11 +11,11 @@ from typing import Any
 
 
 class PipelagError(ValueError):
-    """Bad input. The command line prints its message alone, without a traceback, and exits with 2."""
+    """Bad input, explained in one sentence. The command line prints only this sentence and exits with status 2."""
 
 
 class Stop(Exception):
-    """Raised in a callback of `pipelag.train`: the training ends there, and what it has come to is returned."""
+    """Raise it in a callback of `pipelag.train` to end the training; `train` then returns the training so far."""
 
 
 MANY = 12  # names that a sentence lists
