@@ -256,7 +256,7 @@ class _Reader:
             target = Operator("aten.reshape.default" if str(target) == "aten.view.default" else str(target))
         elif isinstance(target, torch._ops.HigherOrderOperator) or node.op != "call_function":
             raise PipelagError(
-                f"{type(self.model).__name__} uses autocast or torch's control flow in its forward "
+                f"{type(self.model).__name__} uses autocast in its forward, or control flow of torch "
                 f"('{node.target}'), which cannot be laid out in layers"
             )
         step = Step(
