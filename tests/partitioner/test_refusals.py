@@ -100,7 +100,7 @@ def test_replicas_that_are_not_timed() -> None:
         return Laid(Arm.of("a", arm), place, plan)
 
     assert laid("free", method="pipedream").replicas == (2, 1)
-    with pytest.raises(PipelagError, match="'pipedream_2bw' over replicated stages cannot be timed with microbatches"):
+    with pytest.raises(PipelagError, match="'pipedream_2bw' cannot be timed with microbatches over replicated stages"):
         laid("free", method="pipedream_2bw", microbatches=4)
     with pytest.raises(
         PipelagError, match="'pipedream' over replicated stages can only be timed without the cost of moving weights"

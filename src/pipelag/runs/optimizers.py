@@ -80,7 +80,7 @@ class OptimizerSpec(Typed):
         known = OPTIMIZERS[self.name]
         for key, field in type(self).model_fields.items():
             if key not in ("name", "lr", "options", *known.settings) and getattr(self, key) != field.default:
-                raise ValueError(f"the optimizer '{self.name}' has no setting {key}; leave it out")
+                raise ValueError(f"the optimizer '{self.name}' has no {key}; leave it out")
         if self.nesterov and (not self.momentum or self.dampening):
             raise ValueError("nesterov needs a momentum above 0 and no dampening; give these, or leave nesterov out")
         check_keywords(known.make, 1, self.options, f"option of the optimizer '{self.name}'")
