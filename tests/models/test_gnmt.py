@@ -184,7 +184,7 @@ def test_a_small_one_learns_to_translate() -> None:
     ("options", "complaint"),
     [
         ({"layers": 5}, "even number of LSTMs, at least 4 .half of them in the encoder., not 5"),
-        ({"layers": 2}, "from 4 on"),
+        ({"layers": 2}, "at least 4"),
         ({"source_words": 9}, "needs both source_words and target_words"),
     ],
 )

@@ -173,7 +173,7 @@ def test_the_values_of_an_operator_that_gives_several_travel_apart(layers: str) 
         (
             lambda: torch.jit.trace(nn.Linear(8, 8), torch.randn(4, 8)),
             False,
-            "is compiled, .* give the model as it was before",
+            "is compiled and .* give the model as it was before",
         ),
         (lambda: nn.DataParallel(nn.Linear(8, 8)), False, "DataParallel wraps the model; give the model itself"),
         (lambda: torch.compile(nn.Linear(8, 8)), False, "OptimizedModule wraps the model; give the model itself"),
