@@ -85,12 +85,14 @@ def _version() -> str:
 
 
 def schedule(name: str | Method, *, stages: int, minibatches: int, **options: Any) -> Schedule:
-    """A schedule by its name ("1f1b", "gpipe", ...), or the schedule of a method.
+    """A schedule by its name ("1f1b", "gpipe", ...), or the schedule of a method, as a `pipelag.Schedule`.
 
     Args:
-        name: of a schedule or a method; or a `Method`.
-        stages, minibatches: how many.
-        options: `microbatches`. A schedule by its name also takes its own options (such as `replicas` for "1f1b_rr").
+        name: a schedule (`pipelag schedules` lists them), or a method by name or as a `Method`.
+        stages: the number of stages.
+        minibatches: the number of minibatches.
+        options: `microbatches`, the parts of each minibatch (1). A schedule given by name may have more options,
+            such as `replicas` of "1f1b_rr"; a method has no others.
 
     Raises:
         PipelagError: an unknown name or option, or numbers of stages, minibatches or microbatches that do not fit.
@@ -118,16 +120,20 @@ def time(
     cuts: tuple[int, ...] = (),
     method: str | Method | None = None,
 ) -> Timing:
-    """How long a schedule takes, how busy its workers are and how much memory they need, by the timed executor.
+    """Predict the time of a schedule: how long it takes, how busy its workers are and how much memory they need.
 
     Args:
-        costs: the cost of each stage (`profile.cut(cuts)`, `uniform(4)`), or a profile, to be cut at `cuts`.
+        costs: the cost of each stage, such as `profile.cut(cuts)` or `uniform(4)`; or a profile, to be cut at `cuts`.
         topology: the links between workers; None: messages take no time.
-        method: the method whose weight copies count in the memory; None: one copy per stage.
+        cuts: with a profile only: the last layer of each stage but the last.
+        method: the method whose copies of the weights count in the memory; None: one copy per stage.
+
+    Returns:
+        A `Timing`: seconds (`makespan`, `steady_period`), shares (`utilisation`, `bubble`), bytes (`peak_memory`).
 
     Raises:
-        PipelagError: an argument has another type, the costs have another number of stages than the schedule, cuts do
-            not fit the profile or are given with costs of stages, the method is unknown, or the schedule deadlocks.
+        PipelagError: an argument of the wrong type, costs for another number of stages than the schedule's, cuts that
+            do not fit the profile or are given without one, an unknown method, or a schedule that deadlocks.
     """
     from pipelag.errors import expect
     from pipelag.schedules import SUCH_AS, Schedule
@@ -141,6 +147,8 @@ def time(
     if isinstance(costs, Profile):
         costs = costs.cut(cuts, schedule.microbatches)
     elif cuts:
-        raise PipelagError("cuts are given beside costs of stages, which are cut; leave cuts out, or give a profile")
+        raise PipelagError(
+            "cuts are given, but the list of stage costs is already cut; leave cuts out, or give a profile"
+        )
     copies = weight_versions(method, schedule.stages, schedule.microbatches) if method is not None else None
     return time_schedule(schedule, costs, topology, copies)

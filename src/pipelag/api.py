@@ -38,13 +38,14 @@ EXECUTORS = ("simulated", "real")
 class TrainedRun:
     """What `train` returns.
 
-    model: the trained model, with the live version of every stage's weights. It is the same `nn.Sequential` that was
-        given, with real workers too; if a list was given, a Sequential of its layers.
-    metrics: one row per step done: `{"step", "loss"}`; steps count from 0.
+    model: the trained model, with the live version of every stage's weights. It is the `nn.Sequential` that was given,
+        also after training on real workers; for a list of layers, it is an `nn.Sequential` of them.
+    metrics: one row per step: `{"step", "loss"}`. Steps count from 0.
     delays: the staleness of each stage in the last phase, in updates.
-    diverged_at: the first step whose loss was not finite; None if there was none.
-    evaluations: one row per evaluation: `{"step" (steps done), "epoch" (if the data have a length), "loss" (the mean
-        training loss since the row before), "validation_loss", ...}` and each metric by its name.
+    diverged_at: the first step whose loss was not a finite number; None if there is none.
+    evaluations: one row per evaluation: `{"step", "epoch", "loss", "validation_loss", ...}` and the metrics by name.
+        "step" is the number of steps done, "epoch" is present where the data have a length, and "loss" is the mean
+        training loss since the row before.
     """
 
     model: nn.Sequential
@@ -96,88 +97,91 @@ def train(
 ) -> TrainedRun:
     """Train a model as a pipeline would.
 
-    Evaluations, logs and callbacks do not change the training by a bit. The model is trained in training mode
-    (`train()`), whatever mode it was given in; gradients that it already has are dropped.
+    The model is put into training mode (`train()`) and stays in it; gradients that it already has are
+    dropped. Evaluation, callbacks, logs and the progress bar do not change the training by a single bit.
 
     Args:
-        model: an `nn.Sequential` or a list of layers; a layer may pass a tuple of tensors to the next.
-        batches: minibatches as (inputs, targets): indexable by minibatch number, or any iterable, such as a
-            `DataLoader`. The first dimension of every tensor is the batch. Inputs and targets are each a tensor, or a
-            tuple or a dict of tensors; the first layer takes the inputs as one argument.
-        loss: (output, targets) -> scalar, the mean over the minibatch.
-        optimizer: an optimizer's class; a function called with parameter groups, one per stage; an instance over the
-            model's parameters, of which only the class and the groups' settings are used; a registered name ("adamw");
-            or a mapping as in the config files, {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}. The default is SGD
-            with rate 0.1 and momentum 0.9.
-        lr: the base learning rate of a class, of a name, or of the default optimizer. Without it a class uses its own
-            default, and a name is refused. A name's other settings have the defaults of the config files: no decay.
-        method: a registered name or a `Method`; by default stale_weights.
-        cuts: stage boundaries, each named by the layer before it, counted from 1: (2, 5) makes three stages.
-        executor: "simulated", or "real" with processes on this machine, one per worker of the schedule: usually one per
-            stage (see `workers`).
-        microbatches: equal parts of each minibatch; their mean gradient makes one update.
-        recompute: to save memory, keep only each stage's input and run its forward again before its backward. A number
-            from 2 on does so for segments of that many stages (PipeMare Recompute).
-        replicas: workers of each stage (PipeDream's 1F1B-RR, section 3.2): r replicas of a stage take its minibatches
-            in turn, and every r minibatches make one update. Empty: one worker each.
-        steps: minibatches to train on; by default, those of one epoch.
-        epochs: how often to go through `batches`, instead of steps; they must have a length. Each time they are
-            iterated again (a `DataLoader` shuffles). With phases: how often their steps may go through `batches`.
-        phases: a list of `Phase`, e.g. for hybrid training. It replaces method, cuts, steps, microbatches, recompute,
-            replicas and stage_lr, which are refused with it.
-        rate: step -> the factor on all learning rates.
-        stage_lr: base learning rates of single stages, by number.
-        seed: dropout draws per (seed, minibatch, stage), the same in every executor. When numbered batches are looked
-            up and unpacked, torch's, NumPy's and Python's generators draw per (seed, minibatch).
-        device: "cpu", "cuda", or "auto", which is a GPU if there is one (for each worker). The real executor uses one
-            GPU per stage; with "cuda:0" all stages use that one.
-        precision: "fp32" or "bf16". With "bf16", passes, those of validation too, read the weights rounded to bfloat16.
-            The optimizer updates master weights in float32, which the model holds in the end (docs/workflow.md).
-        graphs: on a GPU, replay passes as CUDA graphs. This saves small models most of Python's time and does not
-            change a bit. Steps that cannot be recorded run as usual (docs/workflow.md). Do not use it if the model or
-            the loss depends on Python values outside of them that change from step to step.
-        grouped: let microbatches of a minibatch that read the same weights share passes. This saves kernel launches and
-            changes rounding. A model that mixes samples, except by batch norm, is detected and runs as usual.
+        model: an `nn.Sequential` or a list of layers. A layer may pass a tuple of tensors to the next.
+        batches: minibatches as pairs (inputs, targets): a sequence that is indexed by the number of the minibatch, or
+            any iterable, such as a `DataLoader`. Inputs and targets are each a tensor, or a tuple or a dict of tensors,
+            and the first layer takes the inputs as one argument. The first dimension of every tensor is the batch.
+        loss: a function (output, targets) -> scalar, the mean over the minibatch.
+        optimizer: one of the following; by default SGD with learning rate 0.1 and momentum 0.9.
+            An optimizer class, or a function that is called with parameter groups, one per stage.
+            An optimizer over the model's parameters, of which the class and the settings of its groups are used.
+            A registered name ("adamw"), or a mapping as in the config files, {"name": "adamw", "lr": 1e-3,
+            "weight_decay": 0.01}. Settings that are left out have the defaults of the config files, so there is no
+            weight decay.
+        lr: the base learning rate, for an optimizer class, a registered name or the default optimizer. If it is left
+            out, a class keeps its own default, and a registered name is refused.
+        method: the name of a registered method, or a `Method`; "stale_weights" by default.
+        cuts: the boundaries between stages: each number is the last layer of a stage, counted from 1. (2, 5) makes
+            three stages.
+        executor: "simulated", or "real", which starts one process per worker on this machine (see `workers`).
+        microbatches: equal parts of each minibatch; the mean of their gradients makes one update.
+        recompute: True: keep only the input of each stage, and run its forward again before its backward, to save
+            memory. A number from 2 on: keep only the input of every so many stages (PipeMare Recompute).
+        replicas: the number of workers of each stage (PipeDream's 1F1B-RR, section 3.2): the r replicas of a stage take
+            minibatches in turn and make one update every r minibatches. Empty: one worker per stage.
+        steps: the number of minibatches to train on; one epoch by default.
+        epochs: how many times to go through the batches, which need a length; give it instead of `steps`. The batches
+            are iterated anew for each epoch, so a `DataLoader` shuffles again. With `phases`: how many times their
+            steps may go through the batches.
+        phases: a list of `Phase`, for hybrid training. It replaces method, cuts, steps, microbatches, recompute,
+            replicas and stage_lr, which cannot be given with it.
+        rate: a function of the step (from 0), whose value multiplies all learning rates.
+        stage_lr: base learning rates of single stages, by the number of the stage from 1.
+        seed: of the random numbers. Dropout draws by (seed, minibatch, stage), the same in every executor. Numbered
+            batches and their `unpack` draw from torch's, NumPy's and Python's generators by (seed, minibatch).
+        device: "cpu", "cuda", or "auto" for a GPU where there is one (one for each worker). The real executor uses one
+            GPU per stage with "cuda", and a single GPU for all stages with "cuda:0".
+        precision: "fp32" or "bf16". With "bf16", passes (of validation too) use the weights rounded to bfloat16, while
+            the optimizer updates float32 weights, which the trained model holds (docs/workflow.md).
+        graphs: on a GPU, replay passes as CUDA graphs. This saves most of Python's time for small models and changes
+            no bit of the result; steps that cannot be recorded run as usual (docs/workflow.md). Do not use it if the
+            model or the loss depends on Python values outside of both that change from step to step.
+        grouped: let the microbatches of a minibatch that read the same weights share passes. This saves kernel launches
+            and changes rounding. Models that mix samples in other ways than batch norm are detected and run as usual.
         threads: CPU threads of each real worker.
-        workers: the number of real processes. The default is the number of the schedule's workers: one per stage, or
-            the sum of `replicas`, or fewer if a worker holds several stages (1f1b_interleaved). For data-parallel
-            methods give the number of replicas.
-        uneven: minibatches differ in shape (sentences), so real workers send the shapes with every message.
-        checkpoints: a folder for checkpoints. If it holds any, training resumes from the newest, and the steps and
-            evaluations before it are reported again. With real workers each stage writes its own; training resumes from
-            the newest complete set: bit for bit with the same pipeline, or from its weights with another one (other
-            cuts, more minibatches in flight; PipeDream, section 4). The simulated executor keeps two files, the newest
-            checkpoint and the one before it; only the same training, or a longer one, can resume, bit for bit. A
-            warning says so if the rates, the loss or the data have changed.
-        checkpoint_every: minibatches between two checkpoints. In any case there is one at each evaluation and at the
-            end of each phase (of the last one, if simulated).
-        patience: seconds that a real worker may be silent before the run ends; None: PIPELAG_PATIENCE, or 30.
-        unpack: makes (inputs, targets) from an item of `batches` or `validation`, e.g. from a dict.
-        validation: a finite number of minibatches, in the form of `batches`. Every evaluation goes through all of them,
-            with the model in evaluation mode (`eval()`).
-        metrics: a mapping of names to functions, or a list of functions, "accuracy" (%) and registered names
-            (`pipelag.runs.objectives`). A function takes (output, targets) and returns a number for each target, or
-            their mean.
-        evaluate_every: steps between two evaluations; there is also one at the end. 0: only that one, and only if
-            validation, folder, on_evaluation or tensorboard needs it.
-        folder: a folder whose `metrics.jsonl` gets a line per evaluation, as in `TrainedRun.evaluations`.
-        on_step: called with each step's number, from 0, and its loss.
-        on_evaluation: called with the number of steps done and the evaluation's row.
-        on_checkpoint: called with the number of steps done and the folder of a complete set of checkpoints, or the
-            newest file if simulated.
-        progress: whether to show a progress bar on stderr; by default if that is a terminal.
-        tensorboard: a folder for TensorBoard's event files; needs its package.
+        workers: the number of real processes. By default, the number of workers of the schedule: one per stage, or the
+            sum of `replicas`; fewer where a worker holds several stages (1f1b_interleaved). Data-parallel methods need
+            it: it is their number of replicas.
+        uneven: minibatches differ in shape (sentences, say), so real workers send the shapes with every message.
+        checkpoints: a folder for checkpoints, from which a later call continues, losses and evaluations included.
+            Real workers: each stage writes its own files, and training continues from the newest complete set. It is
+            bit-identical with the same pipeline; another pipeline (other cuts, more minibatches in flight) continues
+            from the weights (PipeDream section 4).
+            Simulated executor: the folder holds the newest checkpoint and the one before it, and only the same
+            training (which may be longer) continues, bit-identically.
+            A warning says if the rates, the loss or the data differ.
+        checkpoint_every: minibatches between two checkpoints. Checkpoints are also written at evaluations and at the
+            end of each phase (simulated: of the last phase).
+        patience: seconds that a real worker may be silent before the run ends; by default the environment variable
+            PIPELAG_PATIENCE, or 30.
+        unpack: a function that turns an item of `batches` or `validation`, such as a dict, into (inputs, targets).
+        validation: minibatches, as for `batches`, with an end. Each evaluation goes through all of them with the model
+            in evaluation mode (`eval()`).
+        metrics: functions (output, targets) -> one number per target, or their mean. Give a mapping from names to
+            functions, or a list of functions, "accuracy" (%) and registered names (`pipelag.runs.objectives`).
+        evaluate_every: steps between two evaluations; there is always one at the end. 0: only the one at the end, and
+            only if validation, folder, on_evaluation or tensorboard needs it.
+        folder: a folder for `metrics.jsonl`, which gets one line per evaluation, as in `TrainedRun.evaluations`.
+        on_step: called with the number of each step, from 0, and its loss.
+        on_evaluation: called with the number of steps done and the evaluation's values.
+        on_checkpoint: called with the number of steps done and the folder of a complete set of checkpoints (real
+            workers) or the newest file (simulated).
+        progress: whether to show a progress bar on stderr; by default if stderr is a terminal.
+        tensorboard: a folder for TensorBoard's event files; needs the package tensorboard.
 
-    With real workers, steps and evaluations are reported in order whenever a checkpoint is complete: at evaluations, at
-    the end of phases, and every `checkpoint_every` minibatches. The calling process measures the model while the
-    workers go on.
+    With real workers, callbacks and logs follow when a checkpoint is complete, in order: at evaluations, at the end of
+    phases and every `checkpoint_every` minibatches. The calling process evaluates the model while the workers continue.
 
-    A callback that raises `pipelag.Stop` ends the training (early stopping, a budget). The result is that after the
-    step just done; with real workers, that after the step of the checkpoint that was reported.
+    A callback may raise `pipelag.Stop` to end the training (early stopping, a budget). `train` then returns the state
+    after that step; with real workers, the state after the step of the checkpoint that the callback was told about.
 
     Raises:
-        PipelagError: an argument does not fit (`pipelag.asked`), there are too few minibatches, or a worker failed. An
-            exception from your own code is passed on, with a note of the step, stage, layer and shapes.
+        PipelagError: an argument that does not fit (`pipelag.asked`), too few minibatches, or a worker that failed.
+            Exceptions of your own code are raised unchanged, with a note that names step, stage, layer and shapes.
 
     >>> from torch import nn
     >>> data = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1])) for _ in range(8)]
@@ -191,7 +195,7 @@ def train(
     asked.check_numbers(seed, threads, workers, checkpoint_every)
     asked.check_folder("checkpoints", checkpoints, empty=False)
     if checkpoint_every and checkpoints is None:
-        raise PipelagError("checkpoint_every is given, and no checkpoints are written; give checkpoints=...")
+        raise PipelagError("checkpoint_every is given, but no checkpoints are written; give checkpoints=... too")
     expect("uneven", uneven, bool, "True or False")
     expect("patience", patience, (int, float, type(None)), "a number of seconds, or None")
     microbatches = asked.whole("microbatches", microbatches, 1, MOST_BATCH)
@@ -215,7 +219,8 @@ def train(
         phases = [Phase(chosen, count, cuts, stage_rates, microbatches, recompute, replicas)]
         if method is not None and not cuts and workers is None and (chosen.pipelined or chosen.data_parallel):
             warnings.warn(
-                f"the method '{chosen.name}' has one stage here, as no cuts are given, so that no weights are late",
+                f"no cuts are given, so the method '{chosen.name}' trains one stage, where no weights are stale; give "
+                "cuts=...",
                 stacklevel=2,
             )
     else:
@@ -238,7 +243,7 @@ def train(
     if validation is not None:
         measured = Validation(Supply(validation, unpack=unpack, seed=seed), loss, measures, seed, bf16)
     elif measures:
-        raise PipelagError("metrics are given, and nothing to measure them on; give validation=...")
+        raise PipelagError("metrics are given, but there is no data to measure them on; give validation=... too")
     wishes = Wishes(measured, evaluate_every, folder, on_step, on_evaluation, on_checkpoint, progress, tensorboard)
     wishes.check(checkpointed=checkpoints is not None)
     # The minibatches, and the training.
@@ -259,7 +264,7 @@ def train(
     diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
     if diverged_at is not None:
         warnings.warn(
-            f"the loss is no number from step {diverged_at} on: the training diverged (see diverged_at)",
+            f"the loss at step {diverged_at} is not a finite number: the training diverged (see diverged_at)",
             stacklevel=2,
         )
     rows = [{"step": step, "loss": value} for step, value in enumerate(values)]
@@ -289,8 +294,8 @@ def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
         was, now = before.get(name), after.get(name)
         if was is None or now is None or was[0] is not now[0] or was[1] != now[1]:
             raise PipelagError(
-                f"a callback has put another tensor into the place of the model's '{name}', which is not "
-                "trained; change weights in place (copy_, load_state_dict), and move or cast a copy of the model"
+                f"a callback has replaced the model's '{name}' by another tensor, which would not be trained; "
+                "change weights in place (copy_, load_state_dict), and move or cast only a copy of the model"
             )
 
 

@@ -34,25 +34,27 @@ def check_model(model: Any) -> nn.Sequential:
     layers = layers_of(model)
     for number, layer in enumerate(layers, start=1):
         if not isinstance(layer, nn.Module):
-            raise PipelagError(f"layer {number} of the model is {shown(layer)}, and should be an nn.Module")
+            raise PipelagError(f"layer {number} of the model is {shown(layer)}; it should be an nn.Module")
     sequence = model if isinstance(model, nn.Sequential) else nn.Sequential(*layers)
     if not layers:
         raise PipelagError("the model has no layers; give an nn.Sequential, or a list of modules")
     for name, tensor in [*sequence.named_parameters(), *sequence.named_buffers()]:
         if isinstance(tensor, (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)):
-            raise PipelagError(f"'{name}' of a lazy module has no shape yet; run one minibatch through the model first")
+            raise PipelagError(
+                f"'{name}' belongs to a lazy module and has no shape yet; run one minibatch through the model first"
+            )
         if tensor.is_meta:
             raise PipelagError(
-                f"'{name}' is on the device 'meta', which holds no numbers; build the model on a real one"
+                f"'{name}' is on the device 'meta', which holds no numbers; build the model on a real device"
             )
         if tensor.is_inference() and isinstance(tensor, nn.Parameter):
             raise PipelagError(
-                f"'{name}' was made under torch.inference_mode(), so that no gradient can change it; build the model "
-                "outside of that"
+                f"'{name}' was created under torch.inference_mode(), so no gradient can update it; build the model "
+                "outside inference mode"
             )
     if not any(parameter.requires_grad for parameter in sequence.parameters()):
         frozen = "all its parameters are frozen" if any(True for _ in sequence.parameters()) else "it has no parameters"
-        raise PipelagError(f"there is nothing to train in the model: {frozen}; let some require a gradient")
+        raise PipelagError(f"the model has nothing to train: {frozen}; give it parameters that require a gradient")
     return sequence
 
 
@@ -60,8 +62,8 @@ def check_gradients() -> None:
     """Refuse to train where torch records no gradients. Real workers do record them, as they are other processes."""
     if not torch.is_grad_enabled():
         raise PipelagError(
-            "train is called under torch.no_grad() or torch.inference_mode(), where nothing can be learned; call it "
-            "outside of that"
+            "train is called under torch.no_grad() or torch.inference_mode(), where torch computes no gradients; "
+            "call it outside of these"
         )
 
 
@@ -70,18 +72,18 @@ def check_travels(model: nn.Sequential, place: torch.device) -> None:
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise PipelagError(
-                f"'{name}' has a hook on its gradient, which does not travel to real workers; do what it does in the "
-                "optimizer's step, or use executor='simulated'"
+                f"'{name}' has a hook on its gradient, which cannot be sent to real workers; do what the hook does in "
+                "the optimizer's step, or use executor='simulated'"
             )
     if torch.get_default_dtype() != torch.float32:
         raise PipelagError(
-            f"torch's default type is {torch.get_default_dtype()} here, which does not reach real workers; give the "
-            "model's tensors their type (model.double()), and leave the default at torch.float32"
+            f"torch's default dtype is set to {torch.get_default_dtype()}, which has no effect on real workers; "
+            "convert the model itself (model.double()), and leave the default at torch.float32"
         )
     if any(torch.is_autocast_enabled(kind) for kind in {"cpu", place.type}):
         raise PipelagError(
-            "train is called under torch.autocast, which does not reach real workers; give precision='bf16', or let "
-            "the layers cast by themselves"
+            "train is called under torch.autocast, which has no effect on real workers; give precision='bf16', or "
+            "cast inside the layers"
         )
 
 
@@ -118,7 +120,9 @@ def check_phases(phases: Any, instead: Mapping[str, bool]) -> list[Phase]:
         raise PipelagError("phases is empty; give at least one pipelag.Phase, or a method and steps")
     given = [name for name, is_given in instead.items() if is_given]
     if given:
-        raise PipelagError(f"{given[0]} is given beside phases, which have their own; leave one of them out")
+        raise PipelagError(
+            f"{given[0]} and phases are both given, but each phase sets its own {given[0]}; leave one of them out"
+        )
     return checked
 
 
@@ -136,7 +140,7 @@ def whole(name: str, value: Any, least: int, most: int) -> int:
 def wholes(name: str, values: Any) -> tuple[int, ...]:
     """The values as a tuple of ints, if they are whole numbers from 1 on."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise PipelagError(f"{name} is {shown(values)}; it should be a row of whole numbers, such as (2, 5)")
+        raise PipelagError(f"{name} is {shown(values)}; it should be a sequence of whole numbers, such as (2, 5)")
     return tuple(whole(f"each of {name}", value, 1, 10**6) for value in values)
 
 
@@ -165,7 +169,9 @@ def check_precision(value: Any, model: nn.Sequential) -> bool:
     if value not in PRECISIONS:
         raise unknown("precision", str(value), PRECISIONS)
     if value == "bf16" and not any(p.dtype == torch.float32 and p.dim() > 1 for p in model.parameters()):
-        raise PipelagError("precision 'bf16' rounds a model's float32 matrices, and this one has none; leave it out")
+        raise PipelagError(
+            "precision 'bf16' rounds a model's float32 matrices, but this model has none; leave precision out"
+        )
     return bool(value == "bf16")
 
 
@@ -175,7 +181,7 @@ def check_passes(executor: str, **ways: Any) -> None:
         if not isinstance(value, bool):
             raise PipelagError(f"{name} is {shown(value)}; it should be True or False")
         if value and executor == "real":
-            instead = {"graphs": "use no CUDA graphs", "grouped": "take microbatches one by one"}[name]
+            instead = {"graphs": "use no CUDA graphs", "grouped": "take microbatches one at a time"}[name]
             raise PipelagError(f"real workers {instead}; leave {name} out, or use executor='simulated'")
 
 
@@ -203,7 +209,7 @@ def check_functions(**functions: Any) -> None:
             raise PipelagError(f"{name} is {shown(function)}; it should be a function, such as {EXAMPLES[name]}")
         if isinstance(function, nn.Module) and any(p.requires_grad for p in function.parameters()):
             raise PipelagError(
-                f"{name} has weights of its own, which nobody would train; make them part of the model's last layer, "
+                f"{name} has weights of its own, which would not be trained; move them into the model's last layer, "
                 "or freeze them (requires_grad_(False))"
             )
 
@@ -238,7 +244,7 @@ def check_device(name: Any) -> torch.device:
         here = False
     if not here:
         there = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-        raise PipelagError(f"the device '{name}' is not here; the devices are {', '.join(['cpu', *there])}")
+        raise PipelagError(f"the device '{name}' is not available; this machine has {', '.join(['cpu', *there])}")
     return device
 
 
@@ -253,7 +259,8 @@ def steps_of(batches: Any, steps: Any, epochs: Any = None) -> int:
     except TypeError as error:
         raise PipelagError(
             "how long to train is not given: pass steps=..., since the batches have no length"
-            + ("" if epochs is None else ", by which epochs=... counts")
+            if epochs is None
+            else "epochs=... needs batches with a length, and these have none; pass steps=... instead"
         ) from error
     if not count:
         raise PipelagError("there are no minibatches to train on")
@@ -285,9 +292,9 @@ def check_pair(item: Any, step: int, unpacked: bool = False) -> tuple[Any, Any]:
             single sample.
     """
     if not isinstance(item, (tuple, list)) or len(item) != 2:
-        count = f" of {len(item)} things" if isinstance(item, (tuple, list, dict)) else ""
-        apart = "" if unpacked else ", or unpack=..., a function that makes them of it"
-        which = f"what unpack makes of minibatch {step}" if unpacked else f"minibatch {step}"
+        count = f" of {len(item)} items" if isinstance(item, (tuple, list, dict)) else ""
+        apart = "" if unpacked else ", or unpack=..., a function that turns a minibatch into such a pair"
+        which = f"what unpack returns for minibatch {step}" if unpacked else f"minibatch {step}"
         raise PipelagError(f"{which} is {_kind(item)}{count}; {PAIRS}{apart if isinstance(item, Mapping) else ''}")
     for name, value in zip(("inputs", "targets"), item, strict=True):
         parts = value if isinstance(value, tuple) else value.values() if isinstance(value, Mapping) else (value,)
@@ -295,10 +302,10 @@ def check_pair(item: Any, step: int, unpacked: bool = False) -> tuple[Any, Any]:
         if not tensors:
             raise PipelagError(f"the {name} of minibatch {step} are {_kind(value)}; they should be {_fitting(value)}")
         if any(tensor.dim() and not len(tensor) for tensor in tensors):
-            raise PipelagError(f"the {name} of minibatch {step} have no samples; leave such a minibatch out")
+            raise PipelagError(f"the {name} of minibatch {step} have no samples; leave out empty minibatches")
         if all(tensor.dim() == 0 for tensor in tensors):
             raise PipelagError(
-                f"the {name} of minibatch {step} are a single number: this is a sample, not a minibatch; gather "
+                f"the {name} of minibatch {step} are a single number: this is a sample, not a minibatch; collect "
                 "samples with torch.utils.data.DataLoader(dataset, batch_size=...)"
             )
     return item[0], item[1]
@@ -308,7 +315,7 @@ def _fitting(value: Any) -> str:
     if hasattr(value, "__array__"):
         return "a tensor: torch.from_numpy(...)"
     if isinstance(value, (int, float)):
-        return "a tensor: gather samples with torch.utils.data.DataLoader(dataset, batch_size=...)"
+        return "a tensor: collect samples with torch.utils.data.DataLoader(dataset, batch_size=...)"
     return "a tensor, or a tuple or a dict of tensors"
 
 
@@ -343,10 +350,10 @@ def check_sizes(batches: Any, count: int, phases: Sequence[Phase], even: bool) -
         return
     parts = next((phase.microbatches for phase in phases if tail % phase.microbatches), 0)
     if parts or (even and len(batches) > 1):
-        why = f"makes no {parts} equal microbatches" if parts else "real workers would need uneven=True for"
+        why = f"cannot be split into {parts} equal microbatches" if parts else "real workers take only with uneven=True"
         raise PipelagError(
-            f"the loader's last minibatch has {tail} samples of {batches.batch_size}, which {why}; give the DataLoader "
-            "drop_last=True"
+            f"the loader's last minibatch has {tail} samples instead of {batches.batch_size}, which {why}; "
+            "give the DataLoader drop_last=True"
         )
 
 
@@ -356,8 +363,8 @@ def _check_even(batches: Sequence[Any]) -> None:
     other = next((n for n, size in enumerate(sizes) if size != sizes[0]), 0)
     if other and len(sizes) == len(batches):
         raise PipelagError(
-            f"minibatch {other} has {sizes[other]} samples and those before it {sizes[0]}, and real workers take all "
-            "of one size; leave it out, or say uneven=True, with which each message tells its shapes"
+            f"minibatch {other} has {sizes[other]} samples and those before it have {sizes[0]}, but real workers "
+            "expect one size; leave it out, or pass uneven=True, so that each message states its shapes"
         )
 
 
@@ -373,16 +380,16 @@ def refuse_ignored(phases: Sequence[Phase], executor: str, workers: int | None) 
     """
     if executor == "simulated" and workers is not None:
         raise PipelagError(
-            "the simulated executor has no workers; leave workers out (cuts make the stages, and of bsp and asp the "
-            "replicas), or use executor='real'"
+            "the simulated executor has no workers; leave workers out (the cuts set the number of stages, or of "
+            "replicas for bsp and asp), or use executor='real'"
         )
     for phase in phases:
         if executor == "real" and phase.method.data_parallel and phase.microbatches > 1:
             raise PipelagError(
-                f"real workers of '{phase.method.name}' take their share of a minibatch in one piece; use "
-                "microbatches=1"
+                f"real workers of '{phase.method.name}' do not split their share of a minibatch; use microbatches=1"
             )
         if executor == "real" and phase.method.data_parallel and workers is None and not phase.cuts:
             raise PipelagError(
-                f"real workers of '{phase.method.name}' are replicas of the whole model; say how many, as in workers=2"
+                f"real workers of '{phase.method.name}' are replicas of the whole model; pass their number, such as "
+                "workers=2"
             )

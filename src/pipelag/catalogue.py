@@ -102,8 +102,8 @@ def check_told(name: str, from_data: Iterable[str], data: str) -> None:
     strange = [each for each in from_data if each not in options.model_fields]
     if strange:
         raise PipelagError(
-            f"model '{name}' is not made for data such as '{data}', by which a model is told its "
-            f"{' and '.join(from_data)}; '{name}' has {', '.join(sorted(options.model_fields))}"
+            f"model '{name}' cannot be used with data such as '{data}', which sets a model's options "
+            f"{' and '.join(from_data)}; the options of '{name}' are {', '.join(sorted(options.model_fields))}"
         )
 
 

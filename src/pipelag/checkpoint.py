@@ -117,7 +117,7 @@ def load(path: Path, of: str = "") -> dict[str, Any] | None:
             path.open("rb").close()
         except OSError as error:
             raise PipelagError(
-                f"the checkpoint {path} cannot be opened ({error.strerror}); mend that and start again"
+                f"the checkpoint {path} cannot be opened ({error.strerror}); fix that and start again"
             ) from error
     try:
         if whole(path, of):
@@ -130,7 +130,8 @@ def load(path: Path, of: str = "") -> dict[str, Any] | None:
         os.replace(path, aside)
     except OSError as error:
         raise PipelagError(
-            f"the checkpoint {path} is damaged and cannot be set aside as {aside.name} ({error.strerror}); remove both"
+            f"the checkpoint {path} is damaged and cannot be set aside as {aside.name} ({error.strerror}); remove "
+            "both files"
         ) from error
     print(f"pipelag: the checkpoint {path} is damaged and was set aside as {aside.name}", file=sys.stderr)
     return None

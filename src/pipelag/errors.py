@@ -11,11 +11,11 @@ from typing import Any
 
 
 class PipelagError(ValueError):
-    """Bad input. The command line prints only its message, without a traceback, and exits with status 2."""
+    """Bad input, explained in one sentence. The command line prints only this sentence and exits with status 2."""
 
 
 class Stop(Exception):
-    """Raise this in a callback of `pipelag.train` to end the training there; `train` then returns its result so far."""
+    """Raise it in a callback of `pipelag.train` to end the training; `train` then returns the training so far."""
 
 
 MANY = 12  # the most names that a sentence lists

@@ -56,7 +56,7 @@ def read_text(path: Path, what: str, most: int = MOST_BYTES) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise PipelagError(f"'{path}' is not {what}: it is no UTF-8 text (byte {error.start})") from error
+        raise PipelagError(f"'{path}' is not {what}: it is not UTF-8 text (byte {error.start})") from error
     if "\0" in text:
         raise PipelagError(f"'{path}' is not {what}: it is binary, or text in another encoding than UTF-8")
     return text
@@ -117,13 +117,13 @@ def plain(content: Any, where: str, most: int = MOST_VALUES) -> Any:
         value, place = stack.pop()
         left -= 1
         if left < 0:
-            raise PipelagError(f"{where} says more than {most:,} things; aliases count as often as they are used")
+            raise PipelagError(f"{where} holds more than {most:,} values; an alias counts each time it is used")
         if isinstance(value, (Mapping, list, tuple)):
             if len(place) >= DEEPEST:
                 raise PipelagError(f"{where} is nested more than {DEEPEST} levels deep, or in itself")
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
             for key, item in items:
-                wrong = None if type(key) in (str, int, bool) else "a key that is no text"
+                wrong = None if type(key) in (str, int, bool) else "a key that is not a string"
                 wrong = wrong or _wrong(key) or _wrong(item)
                 if wrong:
                     at = ".".join(str(part)[:40] for part in (*place, *([key] if not _wrong(key) else [])))
@@ -144,26 +144,26 @@ def _wrong(value: Any) -> str | None:
     if isinstance(value, int):
         return None if -MOST_INTEGER <= value < MOST_INTEGER else "a whole number of more than 64 bits"
     if isinstance(value, float):
-        return None if isfinite(value) else f"{value}, which is no finite number"
+        return None if isfinite(value) else f"{value}, which is not a finite number"
     if isinstance(value, str):
         if len(value) > LONGEST:
-            return f"a text of {len(value):,} characters ({LONGEST:,} at most)"
-        half = not value.isascii() and re.search("[\ud800-\udfff]", value)  # half of a pair; no file can hold it
-        return "a text with half a character (a lone surrogate)" if half else None
-    return f"a {type(value).__name__}; it should be text, a number, true, false, null, a list or a mapping"
+            return f"a string of {len(value):,} characters ({LONGEST:,} at most)"
+        half = not value.isascii() and re.search("[\ud800-\udfff]", value)  # of a pair; no file can hold it
+        return "a string with half a character (a lone surrogate)" if half else None
+    return f"a {type(value).__name__}; it should be a string, a number, true, false, null, a list or a mapping"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for key, value in pairs:
         if key in mapping:
-            raise PipelagError(f"the key '{key[:60]}' is there twice")
+            raise PipelagError(f"the key '{key[:60]}' appears twice")
         mapping[key] = value
     return mapping
 
 
 def _no_number(word: str) -> Any:
-    raise PipelagError(f"{word} is no finite number")
+    raise PipelagError(f"{word} is not a finite number")
 
 
 def _said(error: Exception) -> str:
@@ -187,7 +187,7 @@ class _Unique:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 name = self.construct_object(key)  # type: ignore[attr-defined]
                 if name in seen:
-                    raise PipelagError(f"the key '{key.value[:60]}' is there twice (line {_line(key)})")
+                    raise PipelagError(f"the key '{key.value[:60]}' appears twice (line {_line(key)})")
                 seen.add(name)
         super().flatten_mapping(node)  # type: ignore[misc]
         # Merged keys come before the mapping's own, which win. Keep each key once, as this may be called again.
@@ -238,7 +238,7 @@ def written(path: Path) -> Iterator[Path]:
         aside = None
     except OSError as error:
         raise PipelagError(
-            f"'{path}' cannot be written: {_reason(error)}; name a place that may be written to, with room on its disk"
+            f"'{path}' cannot be written: {_reason(error)}; name a writable place with free disk space"
         ) from error
     finally:
         if aside is not None:
@@ -267,7 +267,8 @@ def folder_for(path: Path) -> Path:
             pass
     except (OSError, ValueError) as error:
         raise PipelagError(
-            f"'{path}' cannot be a folder to write to: {_reason(error)}; name one that may be made and written to"
+            f"'{path}' cannot be used as a folder to write to: {_reason(error)}; name one that can be created and "
+            "written to"
         ) from error
     return path
 
@@ -292,9 +293,9 @@ def alone(folder: Path) -> Iterator[None]:
         raise PipelagError(f"another process is at work in {folder}; wait for it, or choose another folder") from error
     except OSError as error:
         _unmake(folder, made)
-        what = "locked: its disk keeps no locks" if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else "written to"
+        what = "locked: its disk supports no locks" if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else "written to"
         raise PipelagError(
-            f"the folder {folder} cannot be {what} ({error.strerror}); mend that, remove it, or choose another"
+            f"the folder {folder} cannot be {what} ({error.strerror}); fix that, remove it, or choose another"
         ) from error
     try:
         yield

@@ -107,7 +107,7 @@ def main(words: list[str]) -> int:
         signal.signal(each, pass_on)
     code = connection.recv(1)
     if not code:
-        print("job.py: the warm process is gone; see its log, and start the workflow again", file=sys.stderr)
+        print("job.py: the warm process has ended; see its log, and start the workflow again", file=sys.stderr)
         return 1
     number = code[0] - 128
     if number in signal.valid_signals() and number != signal.SIGINT:  # commands themselves exit with 130 for SIGINT

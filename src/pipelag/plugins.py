@@ -28,7 +28,7 @@ def load_plugins() -> list[str]:
         sys.path.insert(0, os.getcwd())
     for name in names:
         if not all(part.isidentifier() for part in name.split(".")):
-            raise PipelagError(f"the plugin '{name}' is no name of a module, such as my_models for my_models.py")
+            raise PipelagError(f"the plugin '{name}' is not the name of a module, such as my_models for my_models.py")
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:

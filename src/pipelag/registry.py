@@ -28,4 +28,4 @@ def entered(kind: str, name: str, registry: MutableMapping[str, Any]) -> Callabl
 def free(kind: str, name: str, registry: MutableMapping[str, Any]) -> None:
     """Refuse a name that is in the registry already."""
     if name in registry:
-        raise PipelagError(f"{a(kind)} named '{name}' is registered already; choose another name")
+        raise PipelagError(f"{a(kind)} named '{name}' is already registered; choose another name")

@@ -72,8 +72,8 @@ def kept_whole(value: Any, stage: int) -> Iterator[None]:
     yield
     if before != [t._version for t in tensors]:
         raise PipelagError(
-            f"a layer of stage {stage} changes the stage's input in place, from which recomputation runs the stage "
-            "again; let it make a new tensor (inplace=False)"
+            f"a layer of stage {stage} changes the stage's input in place, but recomputation runs the stage again "
+            "from that input; let the layer make a new tensor (inplace=False)"
         )
 
 
@@ -89,8 +89,7 @@ def crossing(value: Any, stage: int) -> Any:
         if not isinstance(each, torch.Tensor):
             inside = " in a tuple" if isinstance(value, tuple) else ""
             raise PipelagError(
-                f"stage {stage} gives {kind_of(each)}{inside}; what goes on to the next stage is a tensor or a tuple "
-                "of tensors"
+                f"stage {stage} returns {kind_of(each)}{inside}; it should return a tensor or a tuple of tensors"
             )
     if isinstance(value, torch.Tensor):
         return laid_out(value)
@@ -110,11 +109,13 @@ def trainable(loss: Any) -> torch.Tensor:
         PipelagError: it is no tensor, has several numbers, is of an integer type, or has no gradient.
     """
     if not isinstance(loss, torch.Tensor):
-        raise PipelagError(f"the loss gives {kind_of(loss)}; it should give a tensor of one number")
+        raise PipelagError(f"the loss returns {kind_of(loss)}; it should return a tensor of one number")
     if loss.dim():
-        raise PipelagError(f"the loss gives {list(loss.shape)} numbers; it should give one: take their mean")
+        raise PipelagError(
+            f"the loss returns a tensor of shape {list(loss.shape)}; it should return one number, such as their mean"
+        )
     if not loss.is_floating_point():
-        raise PipelagError(f"the loss is of type {loss.dtype}; it should be a real number")
+        raise PipelagError(f"the loss is of type {loss.dtype}; it should be a floating-point number")
     if not loss.requires_grad:
         raise PipelagError("the loss has no gradient; compute it from the model's output, without detach or no_grad")
     return loss

@@ -165,8 +165,8 @@ def _said(each: ErrorDetails, alike: Sequence[ErrorDetails], place: Sequence[Any
     kind, value = each["type"], each["input"]
     if kind == "missing":
         return "is missing"
-    if kind == "value_error":  # the words are our own, from a validator
-        return f"is not right: {each['ctx']['error']}" if place else str(each["ctx"]["error"])
+    if kind == "value_error":  # our own words: those of a validator
+        return f"is invalid: {each['ctx']['error']}" if place else str(each["ctx"]["error"])
     names = [
         name for other in alike for name in re.findall(r"'([^']*)'", str(other.get("ctx", {}).get("expected", "")))
     ]
@@ -189,14 +189,14 @@ WANTED = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("finite_number",), "a finite number"),
-    **dict.fromkeys(("string_type", "string_unicode"), "a text"),
+    **dict.fromkeys(("string_type", "string_unicode"), "a string"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list"),
     **dict.fromkeys(
         ("dict_type", "model_type", "mapping_type", "model_attributes_type"), "a mapping of names to values"
     ),
     "none_required": "null",
-    "invalid_key": "a mapping whose keys are texts",
+    "invalid_key": "a mapping whose keys are strings",
     "greater_than": "above {gt:g}",
     "greater_than_equal": "{ge:g} or more",
     "less_than": "below {lt:g}",
@@ -204,8 +204,8 @@ WANTED = {
     "literal_error": "{expected}",
     "too_short": "at least {min_length} long",
     "too_long": "at most {max_length} long",
-    "string_too_short": "a text of at least {min_length} characters",
-    "string_too_long": "a text of at most {max_length} characters",
+    "string_too_short": "a string of at least {min_length} characters",
+    "string_too_long": "a string of at most {max_length} characters",
     "string_pattern_mismatch": "a name of letters, digits, '_', '.' and '-'",
     "is_instance_of": "an instance of {class}",
     "callable_type": "a function",
@@ -216,7 +216,8 @@ def check_passes(stages: int, microbatches: int) -> None:
     """Refuse a minibatch with more passes than a schedule can lay out in about a second."""
     if stages * microbatches > MOST_PASSES:
         raise PipelagError(
-            f"{microbatches:,} microbatches on {stages:,} stages are too many: {MOST_PASSES:,} passes at most"
+            f"{microbatches:,} microbatches on {stages:,} stages are too many: their product should be at "
+            f"most {MOST_PASSES:,}"
         )
 
 
@@ -269,7 +270,7 @@ def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str
                 raise PipelagError(f"the {named(kind, name)} is {shown(value)}; it should be {wanted}")
 
 
-WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", type(None): "null"}
+WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a string", type(None): "null"}
 
 
 # Cached, as every spec checks its model, data, optimizer and methods.

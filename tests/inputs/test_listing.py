@@ -142,7 +142,7 @@ def test_what_is_said_of_a_schedule_draws_it(tmp_path: Path, capsys: Captured) -
     assert "3 workers\nupdates missed per stage: [1, 0] in the forward" in printed(capsys, *command)
     out = ("--out", str(tmp_path / "x.svg"))
     wrong = ("timeline", "1f1b_rr", "--stages", "3", "--replicas", "2,1")
-    assert "must give each of the 3 stages" in printed(capsys, *wrong, *out, code=2)
+    assert "should give each of the 3 stages" in printed(capsys, *wrong, *out, code=2)
     wrong = ("timeline", "gpipe", "--replicas", "2,1")
     assert "unknown option 'replicas' of schedule 'gpipe'" in printed(capsys, *wrong, *out, code=2)
     fewer = ("timeline", "1f1b_rr", "--stages", "4", "--depth")  # so many minibatches are on their way
@@ -169,7 +169,7 @@ def test_what_a_timeline_would_leave_out_is_refused(tmp_path: Path, capsys: Capt
 def test_links_and_clocks_of_a_timeline_without_times_are_refused(name: str, value: object, capsys: Captured) -> None:
     spec = json.dumps({**SPEC, "options": {name: value}})
     refusal = printed(capsys, "run", "--spec", spec, "--out", "never", code=2)
-    assert f"{name} is for a schedule laid out in time; give the costs of its passes" in refusal
+    assert f"{name} needs a schedule laid out in time; give the costs of its passes" in refusal
 
 
 def test_of_very_many_names_none_of_which_is_near_the_command_that_lists_them_is_named(capsys: Captured) -> None:

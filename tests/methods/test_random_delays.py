@@ -87,9 +87,9 @@ def test_a_mean_below_one_update_does_not_raise_the_rate() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"mean": -0.5}, "a mean delay is 0 or more updates, not -0.5"),
-        ({"mean": float("nan")}, "a mean delay is 0 or more updates, not nan"),
-        ({"most": -1}, "the greatest delay is 0 or more updates, not -1"),
+        ({"mean": -0.5}, "the mean delay should be 0 or more updates, not -0.5"),
+        ({"mean": float("nan")}, "the mean delay should be 0 or more updates, not nan"),
+        ({"most": -1}, "the greatest delay should be 0 or more updates, not -1"),
         ({"microbatches": 0}, "1 or more microbatches, not 0"),
     ],
 )

@@ -343,7 +343,7 @@ def test_data_of_another_kind_than_the_model_is_for_are_refused(
 ) -> None:
     words = ["vgg16", "--data", "opinions", "--batch", "8", "--cluster", "config/examples/one_server.yaml"]
     assert main(["advise", *words]) == 2
-    assert "model 'vgg16' is not made for data such as 'opinions'" in capsys.readouterr().err
+    assert "model 'vgg16' cannot be used with data such as 'opinions'" in capsys.readouterr().err
 
 
 def test_what_was_computed_is_printed_where_there_is_no_config_to_write(

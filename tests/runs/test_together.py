@@ -182,7 +182,7 @@ def test_what_was_measured_before_a_stop_counts_after_it(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"executor": "real", "workers": 2}, "run 2 is a training on real workers, and simulated trainings alone"),
+        ({"executor": "real", "workers": 2}, "run 2 is a training on real workers, but only simulated trainings"),
         (
             {"kind": "count", "data": None, "optimizer": None, "phases": [], "options": {}}
             | {"lr_schedule": {}, "evaluate_every": 0},

@@ -96,22 +96,25 @@ def one(
     [
         (
             one([F(1, 0), B(1, 0), U(1, 0), F(1, 1), B(1, 1), U(1, 2)]),
-            r"has the updates \[0, 2\] of stage 1, which do not divide its 2 microbatches equally",
+            r"has the updates \[0, 2\] of stage 1, which do not divide the schedule's 2 microbatches equally",
         ),
         (
             one([F(1, 0), B(1, 0), U(1, 0), F(1, 1), B(1, 1), F(1, 2), B(1, 2), U(1, 1)], minibatches=3),
-            r"the updates \[0, 1\] of stage 1, which do not divide its 3 microbatches",
+            r"the updates \[0, 1\] of stage 1, which do not divide the schedule's 3 microbatches",
         ),
-        (one([F(1, 0), B(1, 0), U(1, 0)], minibatches=1, cycles=((0, 0),)), "does not give every action a cycle"),
-        (one([F(1, 0), B(1, 0), U(2, 0)], minibatches=1), "the action 2U0 is not of the schedule's stages 1 to 1"),
-        (one([F(1, 0), B(1, 0), U(1, -1)], minibatches=1), "the action 1U-1 is not of .* or its number is below 0"),
+        (
+            one([F(1, 0), B(1, 0), U(1, 0)], minibatches=1, cycles=((0, 0),)),
+            "should give every action a cycle, but does not",
+        ),
+        (one([F(1, 0), B(1, 0), U(2, 0)], minibatches=1), "the action 2U0 has a stage outside the schedule's 1 to 1"),
+        (one([F(1, 0), B(1, 0), U(1, -1)], minibatches=1), "the action 1U-1 has .* or a number below 0"),
         (
             one(
                 [F(1, 0), B(1, 0), S(1, 0), U(1, 0), F(1, 3), B(1, 3), S(1, 1), U(1, 1)],
                 [F(1, 1), B(1, 1), S(1, 0), U(1, 0), F(1, 2), B(1, 2), S(1, 1), U(1, 1)],
                 minibatches=4,
             ),
-            "deals the microbatches of stage 1 to its replicas in another order from update to update",
+            "assigns the microbatches of stage 1 to its replicas in an order that changes from update to update",
         ),
     ],
     ids=["a gap", "unequal", "no clock", "no such stage", "no such number", "turned"],
@@ -123,7 +126,7 @@ def test_what_a_schedule_cannot_say_is_refused(plan: Schedule, sentence: str) ->
 
 def test_more_passes_than_there_is_memory_for_are_refused_at_once() -> None:
     for build in (schedule, lambda name, **counts: get("pipedream").schedule(*counts.values())):
-        with pytest.raises(PipelagError, match="are more than 10,000,000 passes, too many to write down"):
+        with pytest.raises(PipelagError, match="are more than 10,000,000 passes, too many for a schedule"):
             build("1f1b", stages=1000, minibatches=10_001)
 
 
@@ -163,5 +166,5 @@ def test_replicas_take_whole_minibatches_in_turn() -> None:
 @pytest.mark.parametrize("replicas", [(1.5, 1), (0, 2), (2, 1, 1), ("2", 1)])
 def test_replicas_of_a_method_are_whole_numbers_for_each_stage(replicas: Any) -> None:
     for name in ("pipedream", "pipemare"):
-        with pytest.raises(PipelagError, match="must give each of the 2 stages 1 or more, in whole numbers"):
+        with pytest.raises(PipelagError, match="should give each of the 2 stages a whole number of workers, 1 or more"):
             Phase(get(name), 6, (1,), replicas=replicas).check()

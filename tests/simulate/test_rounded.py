@@ -225,7 +225,7 @@ def test_what_is_validated_is_what_passes_read() -> None:
 def test_a_precision_that_does_nothing_is_refused() -> None:
     with pytest.raises(PipelagError, match="^unknown precision 'bf61'; did you mean 'bf16'"):
         pipelag.train(convolutional(), Noise(), steps=1, precision="bf61")
-    with pytest.raises(PipelagError, match="^precision 'bf16' rounds a model's float32 matrices, and this"):
+    with pytest.raises(PipelagError, match="^precision 'bf16' rounds a model's float32 matrices, but this"):
         pipelag.train(convolutional().double(), Noise(), steps=1, precision="bf16")
     with pytest.raises(PipelagError, match="^real workers of method 'bsp' compute in fp32"):
         pipelag.train(convolutional(), Noise(), steps=2, method="bsp", executor="real", workers=2, precision="bf16")

@@ -217,7 +217,7 @@ def test_caffe_sgd_equals_torch_sgd_until_the_rate_drops() -> None:
 def test_bad_phases_are_refused_before_anything_runs() -> None:
     with pytest.raises(PipelagError, match=r"stage 3, but the cuts \[2\] make stages 1 to 2"):
         SimulatedTraining(convolutional(), [Phase(methods.get("stale_weights"), 5, (2,), {3: 0.1})], sgd, loss_of)
-    with pytest.raises(PipelagError, match="all 2 steps of this run are done"):
+    with pytest.raises(PipelagError, match="all 2 steps of this training are done"):
         simulate(convolutional(), [Phase(methods.get("sequential"), 2)], Noise()).step(*Noise()[2])
 
 

@@ -154,7 +154,7 @@ def train(model: nn.Sequential, method: str, **options: Any) -> None:
 
 @pytest.mark.parametrize("method", ["stale_weights", "pipemare", "spectrain"])
 def test_a_method_that_autocast_would_falsify_is_refused(method: str) -> None:
-    with pytest.raises(PipelagError, match=f"method '{method}' reads other weights .* form of .*linear.weight'"):
+    with pytest.raises(PipelagError, match=f"method '{method}' reads other weights .* copy of .*linear.weight'"):
         train(halved(), method)
 
 
@@ -285,7 +285,7 @@ def real(job: Job) -> None:
 
 @pytest.mark.real
 def test_real_workers_refuse_it_too() -> None:
-    with pytest.raises(PipelagError, match="keeps another form of the forward's"):
+    with pytest.raises(PipelagError, match="keeps a derived copy of the forward's"):
         launch(real, 2, "cpu", 1)
 
 
@@ -448,7 +448,7 @@ def test_weights_that_a_layer_computes_are_refused_where_they_would_stash(form: 
         return pipelag.train(model, batches, method=method, cuts=(3,), **how)
 
     if (form, place) not in {("scaled", 0), ("joined", 0)}:  # of which a first layer's backward needs nothing
-        with pytest.raises(PipelagError, match=f"another form of the forward's '{place}"):
+        with pytest.raises(PipelagError, match=f"a derived copy of the forward's '{place}"):
             train("stale_weights")
     train("stale_weights", recompute=True)
     train("stale_weights_stashed")

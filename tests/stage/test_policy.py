@@ -44,7 +44,7 @@ def late(stages: int, minibatches: int) -> Schedule:
 def test_a_prediction_beside_an_old_backward_is_refused() -> None:
     check(late(1, 5))
     assert method_of(build=late).delays(1).backward == (1,)
-    with pytest.raises(PipelagError, match="predicts the forward's weights and reads old ones in the backward"):
+    with pytest.raises(PipelagError, match="predicts the forward's weights but reads old ones in the backward"):
         pipelag.train(layers(), BATCHES, method=method_of(build=late, forward_reads=Predict("difference")))
 
 
@@ -60,7 +60,9 @@ def test_a_memory_is_not_taken_for_another() -> None:
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
 def test_a_rate_policy_that_gives_no_rate_is_named(wrong: float) -> None:
     method = method_of(learning_rate=lambda stage, stages, step, tau: wrong if (stage, step) == (2, 3) else 1.0)
-    with pytest.raises(PipelagError, match="the rate policy of 'mine' gives .* for stage 2 in step 5; it should give"):
+    with pytest.raises(
+        PipelagError, match="the rate policy of 'mine' returns .* for stage 2 in step 5; it should return"
+    ):
         pipelag.train(layers(), BATCHES, phases=[Phase(get("sequential"), 2), Phase(method, 6, (1,))])
 
 

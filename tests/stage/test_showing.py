@@ -126,7 +126,7 @@ def test_a_step_that_breaks_off_leaves_nothing_that_a_restart_would_keep(method:
         training.model.zero_grad()
         assert torch.equal(training.step(*batches[7]), expected[0])
     else:
-        with pytest.raises(PipelagError, match="broke off; go on from a checkpoint"):
+        with pytest.raises(PipelagError, match="interrupted; continue from a checkpoint"):
             training.step(*batches[7])
     training.load_state_dict(state)
     assert all(torch.equal(training.step(*batches[t]), loss) for t, loss in zip(range(7, STEPS), expected, strict=True))
@@ -394,7 +394,7 @@ def test_a_step_stopped_while_weights_are_shown_is_taken_again_or_refused(
                     training.load_state_dict(state)
                 assert [training.step(*batch) for batch in batches[done:]] == losses[done:]
             except PipelagError as error:
-                assert "broke off; go on from a checkpoint" in str(error)
+                assert "interrupted; continue from a checkpoint" in str(error)
 
 
 STOPS = {"load": 6, "restore": 3, "complete": 3}  # three stages; a forward and a backward load

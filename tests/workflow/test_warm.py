@@ -235,7 +235,7 @@ def test_the_end_of_the_warm_process_ends_its_forks(tmp_path: Path) -> None:
     client, fork = training(tmp_path, process)
     process.stop()
     text, _ = client.communicate()
-    assert client.returncode == 1 and "the warm process is gone" in text
+    assert client.returncode == 1 and "the warm process has ended" in text
     wait_for(lambda: not Path(f"/proc/{fork}").exists() or "State:\tZ" in Path(f"/proc/{fork}/status").read_text())
 
 

@@ -73,7 +73,7 @@ def imported() -> Any:
             import fairseq.sequence_generator  # noqa: F401
     except ImportError as error:
         raise PipelagError(
-            f"fairseq cannot be imported ({error}); install a C++ compiler and make the environment anew (make env), "
+            f"fairseq cannot be imported ({error}); install a C++ compiler and rebuild the environment (make env), "
             "or use pipelag's own model 'transformer', which is the same network, and its own search"
         ) from error
     return fairseq

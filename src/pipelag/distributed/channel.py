@@ -120,7 +120,9 @@ class Channel:
             return True
         if size:
             if not beside:
-                raise OSError(errno.EMFILE, "a message came without its memory: this process has too many open files")
+                raise OSError(
+                    errno.EMFILE, "a message arrived without its shared memory: this process has too many open files"
+                )
             (file,) = FILE.unpack(beside[0][2])
             self.peer_pieces[number] = mmap.mmap(file, size)
             os.close(file)

@@ -75,7 +75,7 @@ class Checkpoints:
             if not wrong:
                 newest = step
                 break
-            print(f"pipelag: the checkpoint {wrong}; its set is left out", file=sys.stderr)
+            print(f"pipelag: the checkpoint {wrong}; its set is not used", file=sys.stderr)
         for step in self._begun():
             if step > newest and step in steps:
                 self._set_aside(step)
@@ -90,9 +90,9 @@ class Checkpoints:
             wrong = self._wrong(step, LASTING if measured is None or step in measured else ("losses",))
             counted += 0 if wrong else sum(len(part["losses"]) for part in self.parts(step, "losses"))
             if not wrong and counted != step:
-                wrong = f"{self.at(step)} follows another that is gone"
+                wrong = f"{self.at(step)} needs an earlier one that is missing"
             if wrong:
-                print(f"pipelag: the checkpoint {wrong}; its set is left out", file=sys.stderr)
+                print(f"pipelag: the checkpoint {wrong}; its set is not used", file=sys.stderr)
                 break
             whole.append(step)
         return whole
@@ -106,7 +106,7 @@ class Checkpoints:
             os.replace(self.at(step), aside)
         except OSError as error:
             raise PipelagError(
-                f"{self.at(step)}, from which no run can go on, cannot be set aside as {aside.name} "
+                f"{self.at(step)}, from which no run can continue, cannot be set aside as {aside.name} "
                 f"({error.strerror}); remove it"
             ) from error
         print(f"pipelag: {self.at(step)} was set aside as {aside.name}", file=sys.stderr)
@@ -116,7 +116,7 @@ class Checkpoints:
             rmtree(folder)
         except OSError as error:
             raise PipelagError(
-                f"{folder}, which is not whole, cannot be removed ({error.strerror}); remove it"
+                f"{folder}, which is incomplete, cannot be removed ({error.strerror}); remove it"
             ) from error
 
     def _wrong(self, step: int, kinds: Iterable[str]) -> str:
@@ -126,7 +126,7 @@ class Checkpoints:
             for stage in range(1, number + 1):
                 path = self.at(step) / f"{kind}-{stage}-of-{number}.pt"
                 if not checkpoint.whole(path, self.name_of(path)):
-                    return f"{path} is {'damaged' if path.exists() else 'gone'}"
+                    return f"{path} is {'damaged' if path.exists() else 'missing'}"
         return ""
 
     def name_of(self, path: Path) -> str:
@@ -170,14 +170,17 @@ class Checkpoints:
             if past.get(name, value) != value:
                 raise PipelagError(
                     f"the checkpoints in {self.folder} hold all {step} steps of a training with {name} {past[name]}, "
-                    f"and this one has {name} {value}: nothing is left to train; train more, or name another folder"
+                    f"but this one has {name} {value} and no steps left to train; train more steps, or name another "
+                    "folder"
                 )
-        print(f"pipelag: {self.folder} holds all {step} steps, and nothing was left to train", file=sys.stderr)
+        print(
+            f"pipelag: {self.folder} holds all {step} steps already; there was nothing left to train", file=sys.stderr
+        )
 
     def _read(self, path: Path) -> dict[str, Any]:
         part = checkpoint.load(path, self.name_of(path))
         if part is None:
-            raise PipelagError(f"the checkpoint {path} is gone; start again: without it the run begins anew")
+            raise PipelagError(f"the checkpoint {path} is missing; start again, and the run begins from the start")
         return part
 
 

@@ -39,6 +39,6 @@ def _read(text: torch.Tensor) -> Any:
         return torch.load(io.BytesIO(text.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise PipelagError(
-            "a worker's results hold more than tensors, numbers, strings, lists and dicts, which workers do not take "
-            "from one another; keep such objects out of the optimizer's state"
+            "a worker's results hold other objects than tensors, numbers, strings, lists and dicts, which workers do "
+            "not accept from one another; keep such objects out of the optimizer's state"
         ) from error

@@ -38,7 +38,7 @@ def patience_of(given: float | None) -> float:
         seconds = -1.0
     if not 1 <= seconds < 1e9:
         raise PipelagError(
-            f"patience is for how many seconds a worker may be silent, a number from 1 on, not '{patience}'"
+            f"patience, the seconds for which a worker may be silent, should be 1 or more, not '{patience}'"
         )
     return seconds
 
@@ -131,8 +131,8 @@ class Heartbeat:
         for other, heard in self.heard.items():
             limit = self.patience * (1 if heard.text else LONGER)
             if now - heard.at > limit and heard.text != BYE and other != self.rank:
-                stopped = "it is stopped, hangs or has lost its network" if heard.text else "it has never come"
-                return other, f"nothing has been heard of it for {limit:g} s: {stopped}"
+                stopped = "it is stopped, hangs or has lost its network" if heard.text else "it has never started"
+                return other, f"nothing has been heard from it for {limit:g} s: {stopped}"
         return self.stuck()
 
     def stuck(self) -> tuple[int, str] | None:

@@ -168,19 +168,19 @@ class Sender:
             self.wire.store.set(self.wire.name, "\n".join(meta.text() for meta in metas))
         if len(metas) != len(self.metas):
             raise PipelagError(
-                f"{what} has {len(metas)} tensors where the ones before it had {len(self.metas)}; let a stage hand on "
-                "as many for every minibatch"
+                f"{what} has {len(metas)} tensors, but earlier ones had {len(self.metas)}; a stage should pass on "
+                "the same number for every minibatch"
             )
         for now, first in zip(metas, self.metas, strict=True):
             if now.dtype != first.dtype:
                 raise PipelagError(
-                    f"{what} has type {now.kind} where the ones before it had {first.kind}; let a stage hand on the "
+                    f"{what} has type {now.kind}, but earlier ones had {first.kind}; a stage should pass on the "
                     "same types for every minibatch"
                 )
             if now.shape != first.shape and not self.wire.uneven:
                 raise PipelagError(
-                    f"{what} has shape {list(now.shape)} where the ones before it had {list(first.shape)}; drop or pad "
-                    "the last partial minibatch, or say uneven=True, with which each message tells its shapes"
+                    f"{what} has shape {list(now.shape)}, but earlier ones had {list(first.shape)}; drop or pad "
+                    "the last partial minibatch, or pass uneven=True, so that each message states its shapes"
                 )
         header = [header_of(metas)] if self.wire.uneven else []
         out = header + [meta.wire(tensor.detach()) for meta, tensor in zip(self.metas, tensors, strict=True)]

@@ -56,7 +56,8 @@ def routes_of(schedule: Schedule) -> list[Route]:
     for worker, action in schedule:
         if action.kind == "B" and schedule.places[Action("F", action.stage, action.number)] != worker:
             raise PipelagError(
-                f"schedule '{schedule.name}' runs {action} away from its forward's worker, whose activations it needs"
+                f"schedule '{schedule.name}' runs {action} on another worker than its forward, whose activations it "
+                "needs"
             )
         into = consumer(action, schedule) if action.kind in KINDS else None
         target = worker if into is None else schedule.places[into]
@@ -69,8 +70,8 @@ def routes_of(schedule: Schedule) -> list[Route]:
         taken = [order[into] for m in numbers if (into := consumer(Action(kind, stage, m), schedule)) is not None]
         if taken != sorted(taken):
             raise PipelagError(
-                f"schedule '{schedule.name}' takes the messages of stage {stage} on worker {target} in another order "
-                f"than worker {source} sends them; let both do the same"
+                f"schedule '{schedule.name}' receives the messages of stage {stage} on worker {target} in another "
+                f"order than worker {source} sends them; both orders should be the same"
             )
         pair = (kind, min(source, target), max(source, target))
         lane = lanes[pair] = lanes.get(pair, -1) + 1

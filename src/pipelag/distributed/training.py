@@ -100,15 +100,15 @@ class RealTraining:
         folder, total = self.checkpoints.at(step), sum(phase.steps for phase in self.phases)
         if step > total:
             raise PipelagError(
-                f"the checkpoints in {folder} are of step {step}, and only {total} are to be trained; train more, or "
-                "delete them"
+                f"the checkpoints in {folder} are of step {step}, but this training has only {total} steps; train more "
+                "steps, or delete them"
             )
         try:
             take_in_full(self.model, self.checkpoints.model(step), self.masters)
         except RuntimeError as error:
             raise PipelagError(
-                f"the checkpoints in {folder} are those of another model; go on with that model, or delete them to "
-                "start anew"
+                f"the checkpoints in {folder} are those of another model; continue with that model, or delete them to "
+                "start from the beginning"
             ) from error
         self.parts = self.checkpoints.parts(step, "resume")
         self._tell_of_another(step)
@@ -126,7 +126,7 @@ class RealTraining:
         left, here = training_of(self.parts), told_of(phase, self.seed, self.bf16)
         other = [f"{name} {left[name]}, now {here[name]}" for name in here if left.get(name, here[name]) != here[name]]
         if other and self.job.rank == 0:
-            print(f"pipelag: goes on from a training with {'; '.join(other)}", file=sys.stderr)
+            print(f"pipelag: continues a training with {'; '.join(other)}", file=sys.stderr)
 
     def run_phase(
         self,
@@ -233,8 +233,8 @@ class RealTraining:
         kind = type(optimizer).__name__
         if optimizer is not None and self.kinds - {kind}:
             raise PipelagError(
-                f"the checkpoints hold the state of {', '.join(sorted(self.kinds))}, and this run has {kind}; go on "
-                "with the same optimizer, or delete them to start anew"
+                f"the checkpoints hold the state of {', '.join(sorted(self.kinds))}, but this run uses {kind}; "
+                "continue with the same optimizer, or delete them to start from the beginning"
             )
         names = names_of(self.model, list(piece.parameters()))
         state = {i: self.state[name] for i, name in enumerate(names) if name in self.state}
@@ -331,7 +331,7 @@ def check_precision(phase: Phase, bf16: bool) -> None:
     """Refuse bfloat16 where a library's workers compute, which know no masters."""
     if bf16 and phase.method.workers != "stages":
         raise PipelagError(
-            f"real workers of method '{phase.method.name}' compute in fp32; leave out options.precision, or take "
+            f"real workers of method '{phase.method.name}' compute in fp32 only; leave out options.precision, or set "
             "executor: simulated"
         )
 
@@ -356,12 +356,12 @@ def check_workers(phase: Phase, workers: int) -> None:
         raise random_for_real(method.name)
     if method.data_parallel and phase.cuts:
         raise PipelagError(
-            f"method '{method.name}' replicates the whole model, so the cuts {list(phase.cuts)} mean nothing to it; "
-            "give none"
+            f"method '{method.name}' replicates the whole model, so it takes no cuts, not {list(phase.cuts)}; "
+            "leave the cuts out"
         )
     if method.data_parallel and phase.recompute:
         raise PipelagError(
-            f"method '{method.name}' keeps its activations on real workers; recompute in the simulated executor, or "
+            f"method '{method.name}' cannot recompute on real workers; recompute in the simulated executor, or "
             "with a method that takes cuts"
         )
     if method.data_parallel:
@@ -369,8 +369,8 @@ def check_workers(phase: Phase, workers: int) -> None:
     if method.workers == "torch" and method.build not in SCHEDULES:
         known = " and ".join(build.__name__ for build in SCHEDULES)
         raise PipelagError(
-            f"method '{method.name}' leaves its schedule to torch, which has those of {known} alone; build it by one "
-            "of these, or let its workers be 'stages'"
+            f"method '{method.name}' leaves its schedule to torch, which has only those of {known}; build it with one "
+            "of these, or set its workers to 'stages'"
         )
     if method.workers == "torch" and phase.stages != workers:
         raise PipelagError(
@@ -378,7 +378,7 @@ def check_workers(phase: Phase, workers: int) -> None:
             "1f1b_flush"
         )
     if method.workers == "torch" and phase.recompute:
-        raise PipelagError(f"method '{method.name}' keeps its activations; recompute with gpipe or 1f1b_flush")
+        raise PipelagError(f"method '{method.name}' cannot recompute; use gpipe or 1f1b_flush")
     plan = _round_of(phase)
     routes_of(plan)
     needed = len(plan.workers)
@@ -392,10 +392,10 @@ def check_workers(phase: Phase, workers: int) -> None:
     if workers > needed:
         raise PipelagError(
             f"{workers} workers are more than the {needed} that the {phase.stages} stages of the cuts "
-            f"{list(phase.cuts)} make use of; use {needed} workers or add cuts"
+            f"{list(phase.cuts)} use; take {needed} workers, or add cuts"
         )
     raise PipelagError(
-        f"{phase.stages} stages need {needed} workers in the real executor, not {workers}; use {needed} workers, or "
+        f"{phase.stages} stages need {needed} workers in the real executor, not {workers}; take {needed} workers, or "
         f"{workers - 1} cuts"
     )
 
@@ -430,7 +430,7 @@ def check_rounds(phase: Phase, marks: Sequence[int]) -> None:
     late = [mark for mark in marks if mark % rounds]
     if late:
         raise PipelagError(
-            f"an evaluation after {late[0]} steps of the phase falls into a round of the replicas "
+            f"an evaluation after {late[0]} steps of the phase falls inside a round of the replicas "
             f"{list(phase.replicas)}; evaluate every {rounds} steps or a multiple of that"
         )
 

@@ -63,7 +63,7 @@ def scales() -> list[str]:
 
 def _files(kind: str) -> list[str]:
     if not (CONFIG / kind).is_dir():
-        raise PipelagError(f"there is no folder '{CONFIG / kind}' here; go to the project's folder, which holds it")
+        raise PipelagError(f"there is no folder '{CONFIG / kind}' here; change to the project's folder")
     return sorted(path.stem for path in (CONFIG / kind).glob("*.yaml"))
 
 
@@ -85,9 +85,7 @@ def load_paper(name: str) -> Paper:
 def _check_named(kind: str, file: str, key: str, name: str) -> None:
     """Refuse a file that does not state its own name: scales, figures and folders use the name inside the file."""
     if name != file:
-        raise PipelagError(
-            f"{CONFIG / kind / file}.yaml says {key}: {name}; let it say {file}, or give the file that name"
-        )
+        raise PipelagError(f"{CONFIG / kind / file}.yaml says {key}: {name}; change this to {file}, or rename the file")
 
 
 def result_of(paper: Paper, name: str) -> Result:
@@ -108,7 +106,9 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
         PipelagError: an unknown scale, paper or folder, a wrong key, or a scale that extends itself.
     """
     if name in above:
-        raise PipelagError(f"the scale '{name}' extends itself: {' extends '.join((*above, name))}; end it somewhere")
+        raise PipelagError(
+            f"the scale '{name}' extends itself: {' extends '.join((*above, name))}; remove one of these extends"
+        )
     if name not in scales():
         raise unknown("scale", name, scales())
     scale = read(Scale, CONFIG / "scales" / f"{name}.yaml")
@@ -120,10 +120,12 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
             raise unknown("published device", published, known)
         of_device = read(Scale, folder / "scale.yaml")
         if of_device.folder:
-            raise PipelagError(f"{folder / 'scale.yaml'}: its logs lie beside it; leave out folder")
+            raise PipelagError(f"{folder / 'scale.yaml'}: the logs of this scale lie beside the file; leave out folder")
         scale = of_device.model_copy(update={"name": scale.name, "frozen": scale.frozen, "folder": str(folder)})
     if published != USUAL and name != "published" and not scale.extends and not above:
-        raise PipelagError(f"the scale '{name}' has no logs of a device '{published}'; the scale 'published' has such")
+        raise PipelagError(
+            f"the scale '{name}' has no logs by device, such as '{published}'; only the scale 'published' has them"
+        )
     if scale.extends:
         base = load_scale(scale.extends, published, (*above, name))
         merged = merge(base.setups, scale.setups, keep=True)
@@ -219,7 +221,9 @@ def _arms(paper: Paper, result: str, scale: Scale, by_result: ByResult) -> list[
         ]
     arms = by_result[result]
     if arms is None:
-        raise PipelagError(f"{paper.id}: results.{result} uses its own runs, by what it uses; end that somewhere")
+        raise PipelagError(
+            f"{paper.id}: results.{result} uses its own runs through the results that it uses; remove one of these uses"
+        )
     return arms
 
 

@@ -37,14 +37,14 @@ def distinct(values: list[T], what: str) -> list[T]:
     """The values; raises `ValueError` if one occurs twice. Two runs with one seed are one run, and have no spread."""
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
-        raise ValueError(f"the {what} {twice} stands there twice; name each once")
+        raise ValueError(f"the {what} {twice} appears twice; name each once")
     return values
 
 
 def a_place(folder: str) -> str:
     """The folder; raises `ValueError` if Snakemake cannot name it: braces are wildcards, and ~ is not expanded."""
     if folder.startswith("~") or re.search(r"[{}\x00-\x1f]", folder) or folder != folder.strip():
-        raise ValueError(f"{shown(folder)} is no folder that Snakemake can name; write it without ~, {{ and }}")
+        raise ValueError(f"{shown(folder)} is not a folder name that Snakemake accepts; write it without ~, {{ and }}")
     return folder
 
 
@@ -205,7 +205,10 @@ class Paper(Typed):
         """Refuse a citation of another year than the paper's: both are the cited version's."""
         year = info.data.get("year")
         if citation is not None and year not in (None, citation.year):
-            raise ValueError(f"it is of {citation.year} and the paper's year {year}; both are the cited version's")
+            raise ValueError(
+                f"the citation's year is {citation.year}, but the paper's year is {year}; both should be the cited "
+                "version's"
+            )
         return citation
 
 

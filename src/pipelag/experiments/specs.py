@@ -86,8 +86,8 @@ def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", str(place))
         if match is None or match[3] == "0" or int(match[2] or match[1]) < int(match[1]):
             raise PipelagError(
-                f"{where}: '{shortened(str(place))}' is no layer, no range of layers such as 1-106 or 4-104:4, and no "
-                "even spread such as 54/107, 107 layers over 54 stages"
+                f"{where}: '{shortened(str(place))}' is not a layer, a range of layers such as 1-106 or 4-104:4, or an "
+                "even spread such as 54/107 (107 layers over 54 stages)"
             )
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         _few(len(cuts) + (last + 1 - first) // step, where)
@@ -115,7 +115,9 @@ def recompute_of(value: bool | int | dict[str, int | str], stages: int, setup: S
             raise unknown(f"{where}: number of checkpoints", count, setup.checkpoints)
         count = setup.checkpoints[count]
     if len(value) != 1 or not isinstance(count, int) or not 1 <= count <= stages:
-        raise PipelagError(f"{where}: recompute takes true, stages per segment, or {{checkpoints: 1 to {stages}}}")
+        raise PipelagError(
+            f"{where}: recompute should be true, a number of stages per segment, or {{checkpoints: 1 to {stages}}}"
+        )
     return -(-stages // count)
 
 
@@ -150,7 +152,7 @@ def _number(value: float | str, where: str) -> float:
     try:
         number = float(value)
     except ValueError as error:
-        raise PipelagError(f"{where}: the factor on a stage's rate is '{value}', which is no number") from error
+        raise PipelagError(f"{where}: the factor on a stage's rate is '{value}', which is not a number") from error
     return number
 
 

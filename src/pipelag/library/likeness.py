@@ -96,8 +96,8 @@ def warn_of_others(where: Any, past: Mapping[str, str], here: Mapping[str, str],
         before, after = _rates_apart(was, now, done) if name == RATES else (f"{name} {was}", f"{name} {now}")
         if before != after:
             warnings.warn(
-                f"the checkpoints in {where} are of a training with {before}, and this one has {after}: what comes of "
-                "going on is neither",
+                f"the checkpoints in {where} are of a training with {before}, but this one has {after}: the result of "
+                "continuing belongs to neither",
                 stacklevel=4,
             )
 

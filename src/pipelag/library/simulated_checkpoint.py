@@ -77,7 +77,7 @@ class TrainingCheckpoint:
                 self.past, self.done = saved.get("like", {}), training.done
                 warn_of_others(self.path.parent, self.past, self.like, self.done)
                 if training.done == self.total:
-                    sentence = f"{path} holds all {self.total} steps, and nothing was left to train"
+                    sentence = f"{path} holds all {self.total} steps already; there was nothing left to train"
                     print(f"pipelag: {sentence}", file=sys.stderr)
                 return saved
         return None
@@ -101,17 +101,17 @@ class TrainingCheckpoint:
     def _check(self, path: Path, saved: Mapping[str, Any], training: SimulatedTraining) -> None:
         done, phase = saved["training"]["done"], saved["training"]["phase"]
         if not fits(saved["training"]["model"], training.model):
-            raise PipelagError(f"the checkpoint {path} is of another model; go on with that model, or delete it")
+            raise PipelagError(f"the checkpoint {path} is of another model; continue with that model, or delete it")
         if done > self.total:
             raise PipelagError(
-                f"the checkpoint {path} is of step {done}, and only {self.total} are to be trained; train more, or "
-                "delete it"
+                f"the checkpoint {path} is of step {done}, but this training has only {self.total} steps; train more "
+                "steps, or delete it"
             )
         until = [sum(each.steps for each in self.phases[: number + 1]) for number in range(len(self.phases))]
         if phase >= len(self.phases) or done > until[phase]:
             raise PipelagError(
-                f"the checkpoint {path} is of step {done}, in phase {phase + 1}, where this training is in another; "
-                "give the phases that it was written with (the last may be longer), or delete it"
+                f"the checkpoint {path} is of step {done}, in phase {phase + 1}, but this training is in another phase "
+                "at that step; give the phases of the checkpoint (the last may be longer), or delete it"
             )
         for number in range(phase + 1):
             was, now = saved["told"][number], self._description(training, number)
@@ -122,8 +122,8 @@ class TrainingCheckpoint:
                 if was.get(name) != value:
                     before, here = apart(str(was.get(name)), value)
                     raise PipelagError(
-                        f"the checkpoint {path} is of a training with {name} {before}, and this one has {name} {here}: "
-                        "where simulated, the same training alone goes on; name another folder"
+                        f"the checkpoint {path} is of a training with {name} {before}, but this one has {name} {here}: "
+                        "the simulated executor continues only the same training; name another folder"
                     )
 
 
@@ -185,7 +185,7 @@ def storable(value: Any, where: str = "the training's state") -> Any:
     if isinstance(value, PLAIN):
         return value
     raise PipelagError(
-        f"{where} holds a {type(value).__name__}, which a checkpoint cannot keep; leave checkpoints out, or keep "
+        f"{where} holds a {type(value).__name__}, which a checkpoint cannot hold; leave checkpoints out, or keep "
         "tensors and numbers there"
     )
 

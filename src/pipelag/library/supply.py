@@ -108,9 +108,9 @@ class Supply:
         return asked.check_pair(item if self.unpack is None else self.unpack(item), step, self.unpack is not None)
 
     def _too_few(self, count: int, there: str) -> PipelagError:
-        more = "go through them more often with epochs=..."
+        more = "repeat them with epochs=..."
         if self.length is None:
-            more = "give a list or a loader with a length, through which epochs=... goes more often"
+            more = "give a list or a loader with a length, which epochs=... can repeat"
         return PipelagError(f"{count} steps need {count} minibatches, and there {there}; train fewer steps, or {more}")
 
 

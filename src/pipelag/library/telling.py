@@ -48,7 +48,7 @@ class Wishes:
         if self.progress not in (None, True, False):
             raise PipelagError(f"progress is {shown(self.progress)}; it should be True, False or None")
         if self.on_checkpoint is not None and not checkpointed:
-            raise PipelagError("on_checkpoint is given, and no checkpoints are written; give checkpoints=...")
+            raise PipelagError("on_checkpoint is given, but no checkpoints are written; give checkpoints=... too")
         if self.validation is not None:
             self.validation.check()
 
@@ -191,7 +191,8 @@ def append(log: Path, line: str) -> None:
             file.write(line + "\n")
     except OSError as error:
         raise PipelagError(
-            f"'{log}' cannot be written ({error.strerror}), and training has ended; let folder=... be a place with room"
+            f"'{log}' cannot be written ({error.strerror}), so training has stopped; choose a folder=... with free "
+            "space"
         ) from error
 
 
@@ -201,6 +202,6 @@ def board(folder: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise PipelagError(
-            "tensorboard=... needs the package tensorboard, which is not here; pip install tensorboard"
+            "tensorboard=... needs the package tensorboard, which is not installed; pip install tensorboard"
         ) from error
     return SummaryWriter(str(folder_for(folder)))  # type: ignore[no-untyped-call]

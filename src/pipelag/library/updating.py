@@ -43,7 +43,7 @@ def factory_of(optimizer: Any, lr: float | None, model: nn.Module) -> OptimizerF
     if optimizer is usual or (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
         return optimizer if lr is None else partial(optimizer, lr=lr)  # type: ignore[call-arg]
     if lr is not None:
-        raise PipelagError("lr is given beside an optimizer that has its own rate; leave one of them out")
+        raise PipelagError("lr is given, but the optimizer has its own learning rate; leave one of them out")
     if isinstance(optimizer, Optimizer):
         return _like(optimizer, model)
     check_optimizer(optimizer)
@@ -56,10 +56,10 @@ def _named(optimizer: str | Mapping[str, Any], lr: float | None) -> OptimizerFac
     if isinstance(name, str) and name not in optimizers.OPTIMIZERS:  # first, as its settings could not be checked
         raise unknown("optimizer", name, optimizers.OPTIMIZERS)
     if lr is not None and "lr" in settings:
-        raise PipelagError("lr is given beside an optimizer that has its own rate; leave one of them out")
+        raise PipelagError("lr is given, but the optimizer has its own learning rate; leave one of them out")
     settings |= {} if lr is None else {"lr": lr}
     if name in optimizers.OPTIMIZERS and "lr" not in settings:
-        raise PipelagError(f"the optimizer '{name}' has no learning rate; give one beside it: lr=0.1")
+        raise PipelagError(f"the optimizer '{name}' has no learning rate; give one too, such as lr=0.1")
     return optimizers.factory(checked(optimizers.OptimizerSpec, settings, "setting of the optimizer"))
 
 
@@ -73,9 +73,11 @@ def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
     covered = {id(p) for group in given.param_groups for p in group["params"]}
     learning = {id(p) for p in model.parameters() if p.requires_grad}
     if not learning <= covered <= {id(p) for p in model.parameters()}:
-        raise PipelagError(f"the {kind.__name__} is an optimizer made already, over other parameters than the model's")
+        raise PipelagError(f"the {kind.__name__} optimizer given is over other parameters than the model's; {instead}")
     if given.state:
-        raise PipelagError(f"the {kind.__name__} has taken steps already, whose momentum would be lost; {instead}")
+        raise PipelagError(
+            f"the {kind.__name__} optimizer has already taken steps, and its state would be lost; {instead}"
+        )
     if "step" in vars(given):
         raise PipelagError(SCHEDULED.format(kind.__name__))
     arguments = list(signature(kind).parameters.values())[1:]
@@ -84,7 +86,9 @@ def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
     named = [argument.name for argument in arguments if argument.kind not in various]
     untold = [name for name in named if name not in settings]
     if untold:
-        raise PipelagError(f"what {untold[0]} the {kind.__name__} was made with cannot be told from it; {instead}")
+        raise PipelagError(
+            f"the {kind.__name__} optimizer does not show which {untold[0]} it was built with; {instead}"
+        )
     make = partial(kind, **{name: settings[name] for name in named})
     return make if len(given.param_groups) == 1 else partial(_parted, make, _settings(given, model))
 

@@ -30,7 +30,7 @@ def accuracy(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     chosen = output.argmax(1)
     if chosen.shape != targets.shape:
         raise PipelagError(
-            f"accuracy compares classes with targets of shape {list(chosen.shape)}, and these have "
+            f"accuracy needs targets of shape {list(chosen.shape)} for this output, but they have shape "
             f"{list(targets.shape)}; give a metric of your own"
         )
     return 100.0 * (chosen == targets)
@@ -55,10 +55,12 @@ def metrics_of(given: Any) -> dict[str, Metric]:
                 raise PipelagError(f"the metric {shown(metric)} has no name of its own; give {{'its name': function}}")
             metrics[name] = metric if callable(metric) else known[name]
     else:
-        raise PipelagError(f"metrics is {shown(given)}; it should map names to functions, or be a list of these")
+        raise PipelagError(
+            f"metrics is {shown(given)}; it should map names to functions, or be a list of names and functions"
+        )
     for name, function in metrics.items():
         if not isinstance(name, str) or name in TAKEN:
-            raise PipelagError(f"a metric cannot be named {shown(name)}; choose a text other than {', '.join(TAKEN)}")
+            raise PipelagError(f"a metric cannot be named {shown(name)}; choose another string than {', '.join(TAKEN)}")
         if not callable(function):
             named = isinstance(function, str) and function in known
             listed = f" (names go into a list, metrics=[{function!r}])" if named else ""
@@ -103,11 +105,9 @@ class Validation:
         batches = self.supply.batches
         check_batches(batches, "validation")
         if hasattr(batches, "__next__"):
-            raise PipelagError(
-                "validation is an iterator, which can be gone through only once; give a list or a DataLoader"
-            )
+            raise PipelagError("validation is an iterator, which can be read only once; give a list or a DataLoader")
         if self.supply.length is None and not hasattr(batches, "__iter__"):
-            raise PipelagError("validation has no length, so nobody knows its end; give a list or a DataLoader")
+            raise PipelagError("validation has no length, so its end is unknown; give a list or a DataLoader")
 
     def measure(self, model: nn.Sequential, place: torch.device, most: int | None = None) -> dict[str, float]:
         """The means of the loss and the metrics over all data, or over the first `most` minibatches.
@@ -169,7 +169,8 @@ class Mean:
         except (TypeError, ValueError, RuntimeError) as error:
             what = f"numbers of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else shown(value)
             raise PipelagError(
-                f"the metric '{name}' gives {what}; it should give one number, or one for each of the {count} targets"
+                f"the metric '{name}' returns {what}; it should return one number, or one for each of the {count} "
+                "targets"
             ) from error
         self.total += number * count
         self.weight += count

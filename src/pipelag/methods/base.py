@@ -27,7 +27,7 @@ Workers = Literal["stages", "ddp", "server", "torch"]
 
 @dataclass(frozen=True)
 class Method:
-    """A training method.
+    """A training method: a schedule, the weights that its passes read, and its learning-rate policy.
 
     name: the word by which commands, config files and `get` know the method.
     summary: what the method does, in one line.
@@ -75,7 +75,10 @@ class Method:
     def __post_init__(self) -> None:
         """Refuse wrong fields now, before they fail far from here or silently mean something else."""
         if not isinstance(self.name, str) or not re.fullmatch(r"\w[\w.+-]*", self.name):
-            raise PipelagError(f"a method is named {self.name!r}; its name should be a word, as commands take it")
+            raise PipelagError(
+                f"the name of a method is {self.name!r}; it should be a single word of letters, digits, '_', '.', '+' "
+                "and '-'"
+            )
         for part in ("build", "learning_rate", "held", "options"):
             value = getattr(self, part)
             if not callable(value) and (value is not None or part == "build"):
@@ -86,8 +89,8 @@ class Method:
         self._check_reads("backward_reads", ("live", "stashed"))
         if self.update is not None and not callable(getattr(self.update, "change", None)):
             raise PipelagError(
-                f"update of method '{self.name}' is {kind_of(self.update)}; it should have change, as "
-                "pipelag.methods.reads.SpikeCompensation has"
+                f"update of method '{self.name}' is {kind_of(self.update)}; it should have a method change, like "
+                "pipelag.methods.reads.SpikeCompensation"
             )
 
     def _check_reads(self, part: str, words: Sequence[str]) -> None:
@@ -98,7 +101,7 @@ class Method:
         if not isinstance(reads, str) and not all(callable(getattr(reads, each, None)) for each in parts):
             raise PipelagError(
                 f"{part} of method '{self.name}' is {kind_of(reads)}; it should be {' or '.join(map(repr, words))}, or "
-                "have amounts and carry, as pipelag.methods.reads.Predict has"
+                "have the methods amounts and carry, like pipelag.methods.reads.Predict"
             )
 
     @property
@@ -132,12 +135,12 @@ class Method:
     def _splits(self) -> None:
         if self.update is not None and "microbatches" in signature(self.build).parameters:
             raise PipelagError(
-                f"method '{self.name}' changes the gradient of a whole minibatch (its `update`), and microbatches may "
-                "be of different weights each; use microbatches=1"
+                f"method '{self.name}' changes the gradient of a whole minibatch (its `update`), but microbatches may "
+                "each have read different weights; use microbatches=1"
             )
         if "microbatches" not in signature(self.build).parameters or self.random or self.update:
             raise PipelagError(
-                f"method '{self.name}' takes a minibatch in one piece; use microbatches=1, or a method that splits "
+                f"method '{self.name}' cannot split a minibatch; use microbatches=1, or a method that splits "
                 "minibatches, such as gpipe or pipedream"
             )
 
@@ -199,7 +202,7 @@ class Method:
                 if any(a < b for a, b in zip(held, live, strict=True)):
                     raise PipelagError(
                         f"method '{self.name}' keeps {max(held) + 1} versions, but with {microbatches} microbatches "
-                        f"over {stages} stages the weights of stage {stage} are {max(live)} updates old already; use "
+                        f"over {stages} stages the weights of stage {stage} are already {max(live)} updates old; use "
                         "more microbatches (as many as stages are always enough)"
                     )
         if self.backward_reads == "stashed" or self.random is not None:
@@ -234,7 +237,7 @@ class Method:
 def random_for_real(name: str) -> PipelagError:
     """The error with which the real executor refuses random delays."""
     return PipelagError(
-        f"method '{name}' draws its delays at random, which a real pipeline cannot promise; run it in the simulated "
+        f"method '{name}' draws its delays at random, which a real pipeline cannot reproduce; run it in the simulated "
         "executor"
     )
 
@@ -243,10 +246,10 @@ def register(method: Method) -> Method:
     """Make a method available by its name to every executor, to config files and to the command line.
 
     Raises:
-        PipelagError: the name is taken by another method.
+        PipelagError: another method is registered under this name.
     """
     if METHODS.get(method.name, method) != method:
-        raise PipelagError(f"a method named '{method.name}' is registered already; choose another name")
+        raise PipelagError(f"a method named '{method.name}' is already registered; choose another name")
     METHODS[method.name] = method
     return method
 
@@ -254,7 +257,9 @@ def register(method: Method) -> Method:
 def get(name: str | Method, /, **options: object) -> Method:
     """The method of that name; a `Method` is returned as it is.
 
-    `options` are the method's settings: `get("pipemare", annealing=400, decay=0.5)`.
+    Args:
+        name: a registered name; a `Method` is returned as it is, or with the given settings.
+        options: the method's settings.
 
     Raises:
         PipelagError: unknown method or option; the message names the nearest known one.

@@ -62,7 +62,7 @@ lwp_sc = register(
 def nesterov_with(gamma: float = 0.9) -> Method:
     """The method with look-ahead factor `gamma`, from 0 (plain stashing) to below 1."""
     if not 0 <= gamma < 1:
-        raise PipelagError(f"the look-ahead factor gamma lies from 0 to below 1, and {gamma} does not")
+        raise PipelagError(f"the look-ahead factor gamma should be from 0 to below 1, not {gamma}")
     return replace(nesterov_async, forward_reads=LookAhead(gamma), update=LookAhead(gamma))
 
 
@@ -82,7 +82,7 @@ nesterov_async = register(
 def dc_asgd_with(strength: float = 0.04) -> Method:
     """The method with strength lambda of the compensation; 0 is PipeDream."""
     if strength < 0:
-        raise PipelagError(f"the strength lambda is 0 or more, not {strength}")
+        raise PipelagError(f"the strength lambda should be 0 or more, not {strength}")
     return replace(dc_asgd, update=DelayCompensation(strength))
 
 

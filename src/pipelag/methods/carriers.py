@@ -279,8 +279,8 @@ class ByRule(Sum):
         if stage.steps and not any_step and any(optimizer.state.get(parameter) for parameter in stage.parameters):
             raise PipelagError(
                 f"the prediction rule of {type(optimizer).__name__} finds no step in the optimizer's state after "
-                f"{stage.steps} updates, so that nothing would be predicted; give the optimizer the momentum that the "
-                "rule reads, or let the rule read what is there"
+                f"{stage.steps} updates, so nothing would be predicted; give the optimizer the momentum that the "
+                "rule reads, or change the rule to read the state that the optimizer keeps"
             )
         return terms
 
@@ -296,8 +296,8 @@ class ByRuleAgain(Reading):
         super().__init__(stage)
         if not isinstance(stage.optimizer, SGD):
             raise PipelagError(
-                f"the last gradient is counted again over SGD only, not over {type(stage.optimizer).__name__}, of "
-                "which PipeOptim's authors use the moments as they are; take the method pipeoptim"
+                f"the last gradient is counted again for SGD only, not for {type(stage.optimizer).__name__}, whose "
+                "moments PipeOptim's authors use unchanged; use the method pipeoptim"
             )
         rule_of(stage.optimizer)  # raises for SGD without momentum
         self.gradient = stage.remember("gradient", LastGradient)
@@ -387,9 +387,9 @@ class ByDelay(Change):
         lags = stage.passes["F"].lags
         if len(set(lags)) > 1:
             raise PipelagError(
-                f"the gradients that make an update of stage {stage.stage} are {', '.join(map(str, lags))} updates "
-                f"late, and '{stage.method.name}' compensates their mean by one delay; give the stage replicas that "
-                "are equally late (as those of 1F1B are), or none"
+                f"the gradients in one update of stage {stage.stage} are {', '.join(map(str, lags))} updates late, but "
+                f"'{stage.method.name}' compensates for a single delay; give the stage replicas that are equally "
+                "late (as those of 1F1B are), or no replicas"
             )
 
 
@@ -401,7 +401,8 @@ class Spike(ByDelay):
         if type(stage.optimizer) is not SGD or any(g["nesterov"] or g["dampening"] for g in stage.groups):
             raise PipelagError(
                 f"spike compensation is defined for SGD with momentum v <- m v + g, not for "
-                f"{type(stage.optimizer).__name__} as given; use torch.optim.SGD without nesterov and dampening"
+                f"{type(stage.optimizer).__name__} with these settings; use torch.optim.SGD without nesterov and "
+                "dampening"
             )
         self.gradients: list[torch.Tensor | None] = []
 
@@ -448,8 +449,8 @@ class DampedStep(Change):
         super().__init__(stage)
         if any(group.get("momentum") for group in stage.groups):
             raise PipelagError(
-                "nesterov_async brings its own momentum; use an optimizer without (SGD with momentum=0), or the method "
-                "pipedream with NAdam"
+                "nesterov_async has its own momentum; use an optimizer without momentum (SGD with momentum=0), or "
+                "the method pipedream with NAdam"
             )
         self.gamma, self.difference = gamma, stage.remember("difference", Difference)
 

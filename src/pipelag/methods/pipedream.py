@@ -30,8 +30,8 @@ def travelling(lags: tuple[int, ...], period: int, here: int) -> tuple[int, ...]
     """
     if period != here:
         raise PipelagError(
-            "vertical sync gives all stages one version, and these replicas make versions in rounds of different "
-            "length; give all stages as many replicas"
+            "vertical sync needs one version on all stages, but these replicas make versions in rounds of different "
+            "length; give all stages the same number of replicas"
         )
     return lags
 

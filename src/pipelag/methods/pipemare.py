@@ -37,7 +37,7 @@ Reading = Literal["printed", "own"]
 def annealed(steps: int) -> Callable[[int, int, int, float], float]:
     """T1's policy for the learning rate, with K = `steps` minibatches; 0 leaves the rate unchanged."""
     if steps < 0:
-        raise PipelagError(f"T1 anneals over 0 or more minibatches, not {steps}")
+        raise PipelagError(f"T1's annealing should be 0 or more minibatches, not {steps}")
 
     def factor(stage: int, stages: int, step: int, tau: float) -> float:
         power = 1.0 - min(step / steps, 1.0) if steps else 0.0
@@ -49,9 +49,9 @@ def annealed(steps: int) -> Callable[[int, int, int, float], float]:
 def corrected(decay: float, reading: Reading) -> Correct:
     """T2's correction of what backwards read, with D = `decay`."""
     if not 0 < decay < 1:
-        raise PipelagError(f"T2's decay D lies between 0 and 1, and {decay} does not")
+        raise PipelagError(f"T2's decay D should be between 0 and 1, not {decay}")
     if reading not in ("printed", "own"):
-        raise PipelagError(f"T2 corrects by the 'printed' tau or by each microbatch's 'own', not by '{reading}'")
+        raise PipelagError(f"T2's reading of tau should be 'printed' or each microbatch's 'own', not '{reading}'")
     return Correct(decay, reading)
 
 

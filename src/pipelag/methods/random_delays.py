@@ -36,11 +36,11 @@ class RandomDelays:
 
     def __post_init__(self) -> None:
         if self.microbatches < 1:
-            raise PipelagError(f"a minibatch has 1 or more microbatches, not {self.microbatches}")
+            raise PipelagError(f"a minibatch should have 1 or more microbatches, not {self.microbatches}")
         if self.mean is not None and not (math.isfinite(self.mean) and self.mean >= 0):
-            raise PipelagError(f"a mean delay is 0 or more updates, not {self.mean}")
+            raise PipelagError(f"the mean delay should be 0 or more updates, not {self.mean}")
         if self.most is not None and self.most < 0:
-            raise PipelagError(f"the greatest delay is 0 or more updates, not {self.most}")
+            raise PipelagError(f"the greatest delay should be 0 or more updates, not {self.most}")
 
     def means(self, taus: Sequence[int]) -> tuple[float, ...]:
         """Per stage, the mean delay in updates; `taus`: the delays of PipeMare's pipeline."""

@@ -84,7 +84,7 @@ def build(name: str, /, seed: int | None = None, **options: Any) -> nn.Sequentia
         raise PipelagError(f"model '{name}' does not take these options: {error}") from error
     if not isinstance(model, nn.Sequential):
         raise PipelagError(
-            f"model '{name}' gives {kind_of(model)}; a model is an nn.Sequential, each of whose children is one layer"
+            f"model '{name}' returns {kind_of(model)}; it should return an nn.Sequential whose children are the layers"
         )
     return model
 

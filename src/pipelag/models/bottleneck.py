@@ -85,7 +85,9 @@ def resnet_bottleneck(
         raise unknown("form", form, STEMS)
     groups = tuple(blocks) if blocks is not None else BLOCKS[depth]
     if not groups:
-        raise PipelagError("a bottleneck ResNet has at least one group of blocks; blocks says how many are in each")
+        raise PipelagError(
+            "a bottleneck ResNet needs at least one group of blocks; give blocks, the number of blocks in each group"
+        )
     layers: list[nn.Module] = []
     base = [even(channels(64 * 2**group, width), split) for group in range(len(groups))]
     stem = base[0]
@@ -93,7 +95,7 @@ def resnet_bottleneck(
     start = operator("stem conv", lambda n: nn.Conv2d(in_channels, n, kernel, stride, pad, bias=False), stem, split)
     norms = operator("stem norm", nn.BatchNorm2d, stem, split, then="out")
     if scale is not None and split > 1:
-        raise PipelagError("images cannot be enlarged in front of a stem that is split; leave out scale, or split")
+        raise PipelagError("images cannot be enlarged before a stem that is split; leave out scale or split")
     if split == 1:  # what goes in does not travel along
         start = [Layer("stem conv", *enlarged(scale), start[0].module)]
     if form == "imagenet":

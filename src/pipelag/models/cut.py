@@ -21,7 +21,7 @@ def layers_of(model: Model) -> list[nn.Module]:
         return list(model)
     raise PipelagError(
         f"{a(type(model).__name__)} cannot be cut: give the model as an nn.Sequential, or a list of layers, each "
-        "taking what the one before returns; pipelag.linearise(model) makes that of most branching models"
+        "taking what the one before returns; pipelag.linearise(model) turns most branching models into one"
     )
 
 
@@ -33,12 +33,12 @@ def _refuse_more(model: nn.Sequential) -> None:
     elif type(model).__call__ is not nn.Module.__call__:
         more = "a __call__ of its own"
     elif any(getattr(model, name) for name in HOOKS):
-        more = "hooks on the whole"
+        more = "hooks on the whole model"
     elif any(True for _ in model.parameters(recurse=False)) or any(True for _ in model.buffers(recurse=False)):
         more = "parameters or buffers outside its layers"
     if more:
         raise PipelagError(
-            f"the {kind} has {more}, which a pipeline of its layers would leave out; move that into a layer"
+            f"the {kind} has {more}, which a pipeline of its layers would ignore; move this into a layer"
         )
 
 
@@ -59,7 +59,7 @@ def layer_numbers(model: Model) -> list[tuple[int, int]]:
         size = getattr(child, "pipeline_layers", 1)
         if not isinstance(size, int) or size < 1:
             raise PipelagError(
-                f"'{name_of(child)}' counts as {size!r} layers; pipeline_layers must be an int from 1 on"
+                f"'{name_of(child)}' has pipeline_layers {size!r}; it should be a whole number from 1 on"
             )
         counts.append(size)
     return [(end - count + 1, end) for count, end in zip(counts, accumulate(counts), strict=True)]
@@ -76,7 +76,7 @@ def check_cuts(cuts: Sequence[int], numbers: list[tuple[int, int]], names: Seque
     total = numbers[-1][1] if numbers else 0
     for before, after in pairwise(cuts):
         if after <= before:
-            raise PipelagError(f"the cuts {list(cuts)} must increase strictly, and {after} follows {before}")
+            raise PipelagError(f"the cuts {list(cuts)} must increase strictly, but {after} follows {before}")
     for cut in cuts:
         if not 1 <= cut < total:
             raise PipelagError(
@@ -87,8 +87,8 @@ def check_cuts(cuts: Sequence[int], numbers: list[tuple[int, int]], names: Seque
             if first <= cut < last:
                 near = [str(place) for place in (first - 1, last) if 1 <= place < total]
                 raise PipelagError(
-                    f"cut {cut} lies inside '{name}' (layers {first}-{last}), which cannot be cut; the nearest: "
-                    f"{' and '.join(near) or 'none'}"
+                    f"cut {cut} lies inside '{name}' (layers {first}-{last}), which cannot be cut; the nearest places "
+                    f"are {' and '.join(near) or 'none'}"
                 )
 
 
@@ -111,8 +111,8 @@ def refuse_tied(pieces: Sequence[nn.Sequential]) -> None:
                 pair, shape = f"(layers '{name}' and '{name_of(layer)}')", list(tensor.shape)
                 if not isinstance(tensor, nn.Parameter):
                     raise PipelagError(
-                        f"stages {first} and {stage} share a buffer of shape {shape} {pair}, which each would change "
-                        "by itself; move the cut, or make two layers"
+                        f"stages {first} and {stage} share a buffer of shape {shape} {pair}, but each stage would "
+                        "change its own copy; move the cut, or give each layer its own buffer"
                     )
                 raise PipelagError(
                     f"stages {first} and {stage} share a parameter of shape {shape} {pair}; a weight can belong to one "
@@ -135,8 +135,8 @@ def _refuse_overlaps(pieces: Sequence[nn.Sequential]) -> None:
         size = 1 + sum((length - 1) * stride for length, stride in zip(p.shape, p.stride(), strict=True))
         if begin < start + size * p.element_size() and p.device == q.device:
             raise PipelagError(
-                f"two parameters, of shapes {list(p.shape)} in stage {stage} and {list(q.shape)} in stage {other}, lie "
-                "over the same memory; give each its own (.clone()), or make them one nn.Parameter within a stage"
+                f"two parameters, of shapes {list(p.shape)} in stage {stage} and {list(q.shape)} in stage {other}, "
+                "share memory; give each its own (.clone()), or make them one nn.Parameter within a stage"
             )
 
 

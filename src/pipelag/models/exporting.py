@@ -51,7 +51,9 @@ class Called(nn.Module):
         refuse_assigned(self.model, [name for name, buffer in self.model.named_buffers() if before[name] is not buffer])
         many = isinstance(value, (tuple, list))
         if not all(isinstance(one, torch.Tensor) for one in (value if many else (value,))):
-            kind = f"a {type(value).__name__} of more than tensors" if many else a(type(value).__name__)
+            kind = (
+                f"a {type(value).__name__} that holds something other than tensors" if many else a(type(value).__name__)
+            )
             raise PipelagError(
                 f"{type(self.model).__name__} returns {kind}; it should return a tensor, a tuple of tensors, or a dict "
                 "or ModelOutput of them by name"
@@ -62,7 +64,10 @@ class Called(nn.Module):
         """The one to keep of values by name."""
         if not isinstance(value, Mapping):
             if self.output is not None:
-                raise PipelagError(f"{type(self.model).__name__} gives no values by name to keep one; leave out output")
+                raise PipelagError(
+                    f"{type(self.model).__name__} does not return values by name, so none can be chosen; leave out "
+                    "output"
+                )
             return value
         known = {name: item for name, item in value.items() if item is not None}
         if self.output is not None:
@@ -71,7 +76,8 @@ class Called(nn.Module):
             return known[self.output]
         if len(known) != 1:
             raise PipelagError(
-                f"{type(self.model).__name__} gives {', '.join(known)}, and one is wanted: output='{next(iter(known))}'"
+                f"{type(self.model).__name__} returns {', '.join(known)}; choose one of them: "
+                f"output='{next(iter(known))}'"
             )
         return next(iter(known.values()))
 
@@ -93,12 +99,12 @@ def exported(
     called = Called(model, inputs, output, left)
     examples = tuple(inputs[name] for name in called.names)
     if not examples:
-        raise PipelagError("inputs has no tensor: give an example of each input of the model, inputs={'name': tensor}")
+        raise PipelagError("inputs has no tensor; give an example of each input of the model: inputs={'name': tensor}")
     check_inputs(model, inputs)
     hooked = [path for path, m in model.named_modules() if any(getattr(m, name) for name in BACKWARD_HOOKS)]
     if hooked:
         raise PipelagError(
-            f"{type(model).__name__} has backward hooks ('{hooked[0]}'), which torch.export leaves out; remove them"
+            f"{type(model).__name__} has backward hooks ('{hooked[0]}'), which torch.export ignores; remove them"
         )
     # A size of 1 torch fixes whatever is said, and warns where it was not told so.
     auto, fixed = torch.export.Dim.AUTO, torch.export.Dim.STATIC
@@ -125,7 +131,8 @@ def check_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     missing = [name for name, p in known.items() if p.default is p.empty and name not in inputs]
     if missing:
         raise PipelagError(
-            f"{type(model).__name__} takes '{missing[0]}' too; give an example of it, inputs={{'{missing[0]}': tensor}}"
+            f"{type(model).__name__} needs the input '{missing[0]}'; give an example of it: "
+            f"inputs={{'{missing[0]}': tensor}}"
         )
 
 
@@ -160,7 +167,9 @@ class _Reader:
             else:
                 steps += self.computed(node)
         if not output or not all(isinstance(one, Ref) for one in output):
-            raise PipelagError(f"{type(self.model).__name__} gives something else than tensors, and only these can be")
+            raise PipelagError(
+                f"{type(self.model).__name__} returns something other than tensors; it should return only tensors"
+            )
         trace = Traced(
             tuple(inputs), tuple(steps), alone(output), asked, self.shapes, self.sizes, frozenset(self.sized)
         )
@@ -181,7 +190,9 @@ class _Reader:
         """A tensor that the model makes itself."""
         value = self.program.constants.get(name) if name else None
         if not isinstance(value, torch.Tensor):
-            raise PipelagError(f"{type(self.model).__name__} uses '{node.name}', which is neither input nor tensor")
+            raise PipelagError(
+                f"{type(self.model).__name__} uses '{node.name}', which is neither an input nor a tensor"
+            )
         ref = self.named(node, "constant")
         self.sized.add(ref)
         return Step(ref, "call_function", constant, (value.detach(), Here.DEVICE), {})
@@ -245,7 +256,7 @@ class _Reader:
             target = Operator("aten.reshape.default" if str(target) == "aten.view.default" else str(target))
         elif isinstance(target, torch._ops.HigherOrderOperator) or node.op != "call_function":
             raise PipelagError(
-                f"{type(self.model).__name__} computes a part of itself under autocast or by control flow of torch "
+                f"{type(self.model).__name__} uses autocast in its forward, or control flow of torch "
                 f"('{node.target}'), which cannot be laid out in layers"
             )
         step = Step(

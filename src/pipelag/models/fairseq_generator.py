@@ -29,7 +29,7 @@ def same_shape(row: nn.Sequential) -> nn.Module:
     operators = [each for each in row if isinstance(each, Operator) and each.number == 0]
     sides = [place for place, each in enumerate(operators) if each.label.startswith(("source emb", "target emb"))]
     if len(sides) != 2 or sides[0] != 0:
-        raise PipelagError(f"fairseq's generator translates with the models {' and '.join(MODELS)} only")
+        raise PipelagError(f"fairseq's generator works only with the models {' and '.join(MODELS)}")
     sizes = [list(each["weight"].shape) for each in whole_weights(row)]
     heads = next(each.heads for each in operators if hasattr(each, "heads"))
     settings: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}

@@ -58,14 +58,17 @@ def fairseq_transformer(
     if not 1 <= split <= min(size, hidden, target_words):
         raise PipelagError(f"a weight of {min(size, hidden, target_words)} outputs cannot be split into {split} parts")
     if split > 1 and shared != "none":
-        raise PipelagError("a shared embedding cannot be split; leave out split, or say shared: none")
+        raise PipelagError("a shared embedding cannot be split; leave out split, or set shared: none")
     if shared == "all" and source_words != target_words:
         raise PipelagError(
             f"shared: all needs one dictionary for both sides, not {source_words:,} and {target_words:,} words; "
-            "say shared: decoder, or none"
+            "set shared: decoder, or none"
         )
     if start == "pipelag" and (shared != "none" or deep != blocks):
-        raise PipelagError("start: pipelag needs as many blocks on both sides and no shared embeddings, as ours has")
+        raise PipelagError(
+            "start: pipelag needs the same number of blocks on both sides and no shared embeddings, as in pipelag's "
+            "transformer"
+        )
     ours = transformer(source_words, target_words, size, hidden, heads, blocks) if start == "pipelag" else None
     from pipelag.models import fairseq_layers, fairseq_model
 

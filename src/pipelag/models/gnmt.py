@@ -98,9 +98,11 @@ def gnmt(
         PipelagError: an odd number of layers or fewer than 4, or a vocabulary for one side only.
     """
     if layers < 4 or layers % 2:
-        raise PipelagError(f"GNMT has an even number of LSTMs from 4 on, half of them in its encoder, not {layers}")
+        raise PipelagError(
+            f"GNMT needs an even number of LSTMs, at least 4 (half of them in the encoder), not {layers}"
+        )
     if (source_words is None) != (target_words is None):
-        raise PipelagError("GNMT takes source_words and target_words together, or words for both sides of a profile")
+        raise PipelagError("GNMT needs both source_words and target_words, or words for both sides of a profile")
     half, rate = layers // 2, dropout or 0.0
     stack: list[nn.Module]
     if source_words is None or target_words is None:

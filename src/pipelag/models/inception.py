@@ -56,7 +56,9 @@ def scaled(channels: int, width: float) -> int:
     """
     count = channels * width
     if count != int(count) or count < 1:
-        raise PipelagError(f"{channels} channels times a width of {width:g} are no whole number; choose such as 0.25")
+        raise PipelagError(
+            f"{channels} channels times a width of {width:g} is not a whole number; choose a width such as 0.25"
+        )
     return int(count)
 
 

@@ -19,7 +19,7 @@ def channels(base: int, width: float) -> int:
 def at_least(model: str, size: int, least: int) -> None:
     """Refuse images so small that pooling leaves nothing of them."""
     if size < least:
-        raise PipelagError(f"{model} takes images of at least {least}x{least} pixels, not {size}x{size}")
+        raise PipelagError(f"{model} needs images of at least {least}x{least} pixels, not {size}x{size}")
 
 
 def enlarged(scale: int | None) -> list[nn.Module]:

@@ -35,10 +35,10 @@ ALONG = {"max", "min", "median", "nanmedian"}  # so do these along a dimension
 
 
 class Linearised(nn.Sequential):
-    """A model as a row of layers (`Piece`s)."""
+    """A model as an `nn.Sequential` of layers (`Piece`s): what `linearise` returns."""
 
     def report(self) -> str:
-        """A line per layer: its number, the tensors that cross after it, and what was merged into it."""
+        """One line per layer: its number, how many tensors cross after it, and the modules merged into it."""
         pieces = [piece for piece in self if isinstance(piece, Piece)]
         lines = [f"{n:>5}  {piece.gives:>6}  {', '.join(piece.merged)}" for n, piece in enumerate(pieces, start=1)]
         return "\n".join(["layer  tensors  merged", *lines])
@@ -53,25 +53,32 @@ def linearise(
     inputs: Sequence[str] | Mapping[str, Any] = (),
     output: str | None = None,
 ) -> Linearised:
-    """A branching model as an `nn.Sequential` that computes the same, to be cut, profiled, partitioned and trained.
+    """Turn a branching model into an equivalent `nn.Sequential`, which can be cut, profiled, partitioned and trained.
 
-    The layers hold the model's own modules: training the one trains the other, and a module used twice stays one. A
-    model of several inputs becomes one that takes them as a tuple (or a dict); arguments with defaults keep these.
+    The layers hold the model's own modules, so training the one trains the other, and a module that is used twice
+    stays one module. A model with several inputs becomes one that takes them as a tuple or a dict; arguments with
+    defaults keep their defaults.
 
     Args:
-        layers: "weights": a layer begins at every module that has weights (kernels, matrices), with what follows it
-            (normalisation, activations, sums); "operators": at every operator that writes a new tensor.
-        crossing: at most so many tensors cross a boundary; layers between are merged. 1 leaves whole blocks.
-        whole: modules, by path ("features.3") or class, that are taken as one operator and not looked into.
-        inputs: names of arguments with defaults that are inputs as well, such as masks. Or, for models that torch.fx
-            cannot trace, all inputs by name, each with an example of two samples or more: {"input_ids": words}; what
-            is no tensor is passed as it is. torch.export then traces, and the result is compared with the model's.
-        output: which value to keep of a model that gives several by name ("logits").
+        layers: "weights": a layer begins at every module that has weights (kernels, matrices) and includes what follows
+            it (normalisation, activations, sums). "operators": a layer begins at every operator that writes a new
+            tensor.
+        crossing: the largest number of tensors that may cross a boundary; layers are merged to respect it. With 1,
+            whole blocks remain. None: no limit.
+        whole: modules that are kept as one operator and not traced into, by path ("features.3") or class.
+        inputs: a list of names: arguments with defaults, such as masks, that become inputs too. Or, for models that
+            torch.fx cannot trace, a dict of all inputs by name, {"input_ids": words}, each a tensor with two samples or
+            more; values that are not tensors are passed as they are. The model is then traced by torch.export, and the
+            result is compared with the model's.
+        output: which value to return, for a model that returns several by name ("logits").
+
+    Returns:
+        A `Linearised`, an `nn.Sequential` whose `report()` lists its layers.
 
     Raises:
-        PipelagError: a model that torch.fx cannot trace (it says where), that computes something else in training than
-            in evaluation (auxiliary outputs), that returns no tensors, without an operator, or that is no module; an
-            unknown option or input, an example of one sample, fewer tensors to cross than 1.
+        PipelagError: the argument is not a module; torch.fx cannot trace the model (the sentence says where); the model
+            computes something else in training than in evaluation (auxiliary outputs), returns something other than
+            tensors, or has no operator; an unknown option or input, an example with one sample, or `crossing` below 1.
 
     >>> from torchvision.models import resnet18
     >>> model = linearise(resnet18())
@@ -83,21 +90,21 @@ def linearise(
     expect("the model", model, nn.Module, "an nn.Module")
     if isinstance(model, torch.jit.ScriptModule):
         raise PipelagError(
-            f"{type(model).__name__} is compiled, and cannot be traced; give the model of before torch.jit"
+            f"{type(model).__name__} is compiled and cannot be traced; give the model as it was before torch.jit"
         )
     lazy = next((n for n, p in model.named_parameters() if isinstance(p, nn.parameter.UninitializedParameter)), None)
     if lazy is not None:
         raise PipelagError(f"'{lazy}' of {type(model).__name__} has no size yet; call the model on an example first")
     if crossing is not None and not (isinstance(crossing, Integral) and crossing >= 1):
-        raise PipelagError(f"at least 1 tensor crosses a boundary, so crossing cannot be {shown(crossing)}")
+        raise PipelagError(f"crossing is {shown(crossing)}; it should be a whole number from 1 on, or None")
     examples = isinstance(inputs, Mapping)
     if isinstance(inputs, str) or (whole and examples):
-        raise PipelagError("inputs is a list of names, or a dict of examples by name; whole= goes without examples")
+        raise PipelagError("inputs should be a list of names, or, without whole=, a dict of examples by name")
     for name, example in inputs.items() if isinstance(inputs, Mapping) else ():
         if isinstance(example, torch.Tensor) and example.dim() and len(example) == 1:
             raise PipelagError(
-                f"the example '{name}' has one sample; give two or more, by which the number of samples is told from "
-                "other sizes"
+                f"the example '{name}' has one sample; give two or more, so that the number of samples can be told "
+                "from other sizes"
             )
     traced = trace(model, whole, inputs, output)
     row = laid_out(model, traced, layers, crossing)
@@ -185,8 +192,8 @@ def compare(
         if not torch.allclose(correct, computed, rtol=1e-3, atol=1e-3 * largest, equal_nan=True):
             apart = float((correct - computed).nan_to_num(0.0, inf, -inf).abs().max())
             raise PipelagError(
-                f"the layers of {type(model).__name__} give something else than the model does (by "
-                f"{apart:.3g}): torch.export has not followed something in it"
+                f"the layers of {type(model).__name__} compute something other than the model (a difference of "
+                f"{apart:.3g}): torch.export has missed a part of it"
             )
 
 

@@ -71,8 +71,8 @@ class Piece(nn.Module):
         for name, one in zip(refs(self.output), as_tuple(output), strict=True):
             if not isinstance(one, torch.Tensor):
                 raise PipelagError(
-                    f"layer '{self.label}' gives a {type(one).__name__} ('{name}'), and only tensors cross a boundary; "
-                    "name the module around it in whole=(...)"
+                    f"layer '{self.label}' returns a {type(one).__name__} ('{name}'), but only tensors can cross a "
+                    "boundary; name the module around it in whole=(...)"
                 )
         return output
 
@@ -86,7 +86,7 @@ class Piece(nn.Module):
         if self.asked and isinstance(value, Mapping):
             if set(value) != set(self.asked):
                 more = "; name the ones to keep in linearise(model, inputs=...)"
-                raise PipelagError(f"the model was laid out for the inputs {asked}, and is given {names(value)}{more}")
+                raise PipelagError(f"the model was laid out for the inputs {asked}, but is given {names(value)}{more}")
             value = tuple(value[name] for name in self.asked)
         given = as_tuple(value)
         if len(given) != len(self.inputs):
@@ -96,19 +96,19 @@ class Piece(nn.Module):
                 else "give them as a tuple in this order"
             )
             raise PipelagError(
-                f"the model was laid out for {len(self.inputs)} input{'s' * (len(self.inputs) > 1)} ({asked}), and is "
+                f"the model was laid out for {len(self.inputs)} input{'s' * (len(self.inputs) > 1)} ({asked}), but is "
                 f"given {len(given)}; {cure}"
                 if self.asked
-                else f"layer '{self.label}' takes {len(self.inputs)} tensors, and is given {len(given)}"
+                else f"layer '{self.label}' takes {len(self.inputs)} tensors, but is given {len(given)}"
             )
         known: dict[str, int] = {}  # sizes that differ from minibatch to minibatch, in this one
         for name, one, shape in zip(self.asked, given, self.shapes, strict=False):
             if shape is not None and not fits(one, shape, known):
                 actual = list(one.shape) if isinstance(one, torch.Tensor) else a(type(one).__name__)
                 expected = ", ".join(str(size if isinstance(size, int) else known.get(size, "any")) for size in shape)
-                beside = " beside the inputs before it" if any(size in known for size in shape) else ""
+                beside = " given the inputs before it" if any(size in known for size in shape) else ""
                 raise PipelagError(
-                    f"'{name}' is {actual}, and the model was laid out for the shape [{expected}]{beside}"
+                    f"'{name}' is {actual}, but the model was laid out for the shape [{expected}]{beside}"
                 )
         return given
 

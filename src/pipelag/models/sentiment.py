@@ -47,8 +47,8 @@ def residual_lstm(
     """
     if layers < 1 or memory < size:
         raise PipelagError(
-            f"a residual LSTM has 1 layer or more and as many memory cells as outputs or more, not {layers} layers and "
-            f"{memory} cells for {size} outputs"
+            f"a residual LSTM needs at least 1 layer and at least as many memory cells as outputs, not {layers} "
+            f"layers and {memory} cells for {size} outputs"
         )
     return nn.Sequential(
         Layer(f"embedding {words}", nn.Embedding(words, size, padding_idx=PAD)),

@@ -65,7 +65,9 @@ class _Tracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         path = self.path_of_module(m)
         if not self.is_leaf_module(m, path) and any(getattr(m, name) for name in BACKWARD_HOOKS):
-            raise PipelagError(f"'{path}' has backward hooks, which a row of layers would leave out; move them inside")
+            raise PipelagError(
+                f"'{path}' has backward hooks, which the layers would leave out; move them into a module inside it"
+            )
         try:
             return super().call_module(m, forward, args, kwargs)
         except PipelagError:
@@ -97,7 +99,8 @@ def traced(
     taken, fixed = _arguments(model, inputs)
     if any(getattr(model, name) for name in HOOKS):
         raise PipelagError(
-            f"{type(model).__name__} has hooks on the whole, which a row of layers would leave out; move them inside"
+            f"{type(model).__name__} has hooks on the whole model, which its layers would leave out; move them into a "
+            "module inside it"
         )
     graph, constants = _followed(model, _Tracer(whole), fixed, {} if left is None else left)
     for node in list(graph.nodes):
@@ -108,8 +111,8 @@ def traced(
     value = _tensors(model, _by_name(graph.output_node().args[0]), output)
     if any(node.meta["autocast"] != _autocast() for node in graph.nodes):
         raise PipelagError(
-            f"{type(model).__name__} computes a part of itself under autocast, which cannot be laid out in layers; "
-            "leave the precision to whoever trains it"
+            f"{type(model).__name__} uses autocast in its forward, which cannot be laid out in layers; "
+            "set the precision where the model is trained"
         )
     augmented = {node.name for node in graph.nodes if "augmented" in node.meta}
     steps = list(assigned_in_place(model, steps, value, augmented))
@@ -122,13 +125,13 @@ def _arguments(model: nn.Module, asked: Sequence[str]) -> tuple[set[str], dict[s
     """Of a model's forward the names of the inputs, with defaults where they are asked for, and all other defaults."""
     parameters = inspect.signature(model.forward).parameters.values()
     if isinstance(model, nn.DataParallel) or hasattr(model, "_orig_mod"):  # the latter: torch.compile's
-        raise PipelagError(f"{type(model).__name__} is around the model; give the model itself")
+        raise PipelagError(f"{type(model).__name__} wraps the model; give the model itself")
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise PipelagError(f"{type(model).__name__} takes any number of inputs; give its forward named ones")
+        raise PipelagError(f"{type(model).__name__} takes any number of inputs; give its forward named parameters")
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         raise PipelagError(
             f"{type(model).__name__} takes arguments of any name, as models of transformers do; give examples of its "
-            "inputs, linearise(model, inputs={'input_ids': tensor})"
+            "inputs: linearise(model, inputs={'input_ids': tensor})"
         )
     names = [p.name for p in parameters]
     for name in asked:
@@ -136,7 +139,7 @@ def _arguments(model: nn.Module, asked: Sequence[str]) -> tuple[set[str], dict[s
             raise unknown(f"input of {type(model).__name__}", name, names)
     fixed = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in asked}
     if len(fixed) == len(names):
-        those = f"name those it has: inputs=['{names[0]}']" if names else "let its forward take one"
+        those = f"name its inputs: inputs=['{names[0]}']" if names else "let its forward take an input"
         raise PipelagError(f"{type(model).__name__} has no input without a default; {those}")
     return set(names) - set(fixed), fixed
 
@@ -197,15 +200,19 @@ def _tensors(model: nn.Module, value: Any, keep: str | None) -> Any:
     """What a model gives, a `Ref` or a tuple of them; of values by name the one to keep."""
     if keep is not None:
         if not isinstance(value, dict):
-            raise PipelagError(f"{type(model).__name__} gives no values by name to keep one; leave out output")
+            raise PipelagError(
+                f"{type(model).__name__} does not return values by name, so none can be chosen; leave out output"
+            )
         if keep not in value:
             raise unknown(f"output of {type(model).__name__}", keep, value)
         value = value[keep]
     value = tuple(value) if isinstance(value, list) else value
     if not isinstance(value, Ref) and not (isinstance(value, tuple) and all(isinstance(x, Ref) for x in value)):
-        what = "tuple of more than tensors" if isinstance(value, tuple) else type(value).__name__
-        one = f"; keep one: output='{next(iter(value), '')}'" if isinstance(value, dict) else ""
-        raise PipelagError(f"{type(model).__name__} returns a {what}; a tensor or a tuple of tensors is wanted{one}")
+        what = "tuple that holds something other than tensors" if isinstance(value, tuple) else type(value).__name__
+        one = f"; choose one of its values: output='{next(iter(value), '')}'" if isinstance(value, dict) else ""
+        raise PipelagError(
+            f"{type(model).__name__} returns a {what}; it should return a tensor or a tuple of tensors{one}"
+        )
     return value
 
 
@@ -213,8 +220,8 @@ def refuse_assigned(model: nn.Module, buffers: Sequence[str]) -> None:
     """Refuse a forward that puts other tensors into the place of its buffers."""
     if buffers:
         raise PipelagError(
-            f"{type(model).__name__} assigns its buffer '{buffers[0]}' in its forward, which a row of layers would "
-            "not; change the buffer in place (copy_)"
+            f"{type(model).__name__} assigns a new tensor to its buffer '{buffers[0]}' in its forward, which its "
+            "layers would not do; change the buffer in place (copy_)"
         )
 
 
@@ -229,8 +236,8 @@ def _untraceable(model: nn.Module, tracer: _Tracer, error: Exception) -> Pipelag
     place = tracer.failed_in or "its forward"
     return PipelagError(
         f"{type(model).__name__} cannot be traced by torch.fx: {place} fails{where}: {what}; "
-        "modules named in whole=(...), by path or class, are taken as one operator; with examples of its inputs, "
-        "inputs={'name': tensor}, torch.export lays out more"
+        "name the module in whole=(...), by path or class, to keep it as one operator, or give examples of the "
+        "model's inputs, inputs={'name': tensor}, with which torch.export lays out more models"
     )
 
 

@@ -58,12 +58,12 @@ def trace(
         norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
         if isinstance(inputs, Mapping) and any(norm.training == model.training for norm in norms):
             raise PipelagError(
-                f"{type(model).__name__} has batch normalisation, which torch.export lays out only where it is frozen "
-                "(its .eval() called while the model is in training); without examples torch.fx lays it out"
+                f"{type(model).__name__} has batch normalisation, which torch.export lays out only if it is frozen "
+                "(.eval() on the norm while the model is in training mode); without examples, torch.fx lays it out"
             ) from None
         raise PipelagError(
-            f"{type(model).__name__} computes something else in training than in evaluation, which a row of layers "
-            "cannot; if it has auxiliary outputs, build it without them (aux_logits=False), and name modules that draw "
+            f"{type(model).__name__} computes something else in training than in evaluation, which its layers cannot "
+            "do; if it has auxiliary outputs, build it without them (aux_logits=False); name modules that draw "
             "random numbers themselves in whole=(...)"
         ) from None
 
@@ -85,8 +85,8 @@ def _settled(model: nn.Module, look: Callable[..., Traced]) -> Traced:
             changed = differing(left, later) or ("" if _alike(first, again) else changed)
     if changed:
         raise PipelagError(
-            f"{type(model).__name__} changes '{changed}' in its forward, which a row of layers would not; let every "
-            "call be the same, or hold it in a buffer and change that in place (add_)"
+            f"{type(model).__name__} changes '{changed}' in its forward, which its layers would not do; make every "
+            "call the same, or hold the value in a buffer and change it in place (add_)"
         )
     return first
 

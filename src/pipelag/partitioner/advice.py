@@ -167,7 +167,7 @@ def _choices(
     check_own_workers(method)
     layers = len(ground.profiles.at(ground.batch).layers)
     alone = [] if method.pipelined else [Plan((PlanStage(1, layers),))]
-    refused = PipelagError("there are not two GPUs and two layers to pipeline over")
+    refused = PipelagError("a pipeline needs at least two GPUs and two layers")
     any_timed, quickest = False, inf
     for plan in [*alone, *plans]:
         parts = parts_of(method, len(plan.stages), ground.batch, microbatches)
@@ -204,7 +204,7 @@ def check_own_workers(method: Method) -> None:
             continue
         if len({schedule.owners["F", stage] for stage in range(1, 5)}) == 4 or not method.pipelined:
             return
-    raise PipelagError("its workers have several stages each, and their memory is not counted")
+    raise PipelagError("its workers hold several stages each, whose memory cannot be counted")
 
 
 def parts_of(method: Method, stages: int, batch: int, microbatches: int | None) -> int:

@@ -59,11 +59,11 @@ class Arm:
         method = methods.get(options.method, **options.settings)
         if method.random is not None or method.workers == "server":
             raise PipelagError(
-                f"the arm '{name}' cannot be timed, for '{method.name}' follows no schedule; take a pipeline or bsp"
+                f"the arm '{name}' cannot be timed, because '{method.name}' has no schedule; take a pipeline or bsp"
             )
         if method.data_parallel and (options.clock != "free" or options.microbatches > 1):
             raise PipelagError(
-                f"the arm '{name}' is data parallel, so it has neither clock nor microbatches; leave them out"
+                f"the arm '{name}' is data parallel, so it has no clock and no microbatches; leave them out"
             )
         if not method.data_parallel and options.gather is not None:
             raise PipelagError(f"the arm '{name}' is a pipeline, which sums no gradients; leave gather out")
@@ -94,13 +94,11 @@ def checked_arms(
     """The arms of a run's options, refused where one of them cannot work on one of these numbers of GPUs."""
     for count in workers:
         if not 1 <= count <= cluster.workers:
-            raise PipelagError(
-                f"the arms can be for 1 to {cluster.workers} GPUs, all that the cluster has, not {count}"
-            )
+            raise PipelagError(f"the arms can use 1 to {cluster.workers} GPUs (the cluster has no more), not {count}")
     if cuts is not None and list(workers) != [len(cuts) + 1]:
         raise PipelagError(
-            f"the cuts {list(cuts)} make {len(cuts) + 1} stages, and the arms are for {', '.join(map(str, workers))} "
-            "GPUs; leave the cuts out, and the partitioner chooses them"
+            f"the cuts {list(cuts)} make {len(cuts) + 1} stages, but the arms use {', '.join(map(str, workers))} "
+            "GPUs; leave the cuts out, and the partitioner will choose them"
         )
     chosen = [Arm.of(name, content) for name, content in arms.items()]
     for arm in chosen:

@@ -37,16 +37,15 @@ class ClusterOptions(Typed):
     def _fits(self) -> ClusterOptions:
         workers = prod(level.workers for level in self.levels)
         if workers > MOST_WORKERS:
-            raise ValueError(
-                f"{workers:,} workers are more than a plan can be searched for; the limit is {MOST_WORKERS:,}"
-            )
+            raise ValueError(f"{workers:,} workers are too many for the search; the limit is {MOST_WORKERS:,}")
         return self
 
 
 @dataclass(frozen=True)
 class Level:
-    """`workers` components of the level below, joined by links of `bandwidth` bytes per second (m_k and B_k).
+    """One level of a cluster: `workers` components of the level below (m_k), joined by links.
 
+    bandwidth: bytes per second of a link (B_k).
     latency: seconds that every message takes besides, from GPU to GPU. The paper's cost has none (section 3.1).
     """
 
@@ -69,7 +68,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Levels from the innermost (GPUs of a server) outwards; `memory` bytes per worker, unlimited by default."""
+    """The workers to plan for.
+
+    levels: from the innermost (the GPUs of a server) outwards.
+    memory: bytes per worker; unlimited by default.
+    """
 
     levels: tuple[Level, ...]
     memory: float = field(default=inf)
@@ -79,7 +82,8 @@ class Cluster:
             raise PipelagError("a cluster needs at least one level of workers")
         if not (isinstance(self.levels, (tuple, list)) and all(isinstance(level, Level) for level in self.levels)):
             raise PipelagError(
-                f"a cluster's levels are Level(workers, bandwidth), not {shown(self.levels)}; Cluster.of takes mappings"
+                f"a cluster's levels should each be a Level(workers, bandwidth), not {shown(self.levels)}; use "
+                "Cluster.of for mappings"
             )
         if not (isinstance(self.memory, Real) and self.memory > 0):
             raise PipelagError(f"a worker's memory must be above 0 bytes, not {shown(self.memory)}")
@@ -142,10 +146,13 @@ class Cluster:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], workers: int | None = None) -> Cluster:
-        """From {levels: [{workers, bandwidth, latency}, ...], memory}; raises `PipelagError` for anything else.
+        """A cluster from a mapping {levels: [{workers, bandwidth, latency}, ...], memory}.
 
         Args:
-            workers: refuse a cluster of another size.
+            workers: the number of workers that the cluster should have; None: any.
+
+        Raises:
+            PipelagError: the mapping does not fit, or the cluster has another number of workers.
         """
         options = checked(ClusterOptions, content, "key of a cluster")
         cluster = cls(

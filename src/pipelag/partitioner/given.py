@@ -19,13 +19,13 @@ def plan_given(profile: Profile, cluster: Cluster, name: str, given: GivenPlan) 
         if given.cuts is not None:
             return plan_of([last_before(profile, cut) for cut in given.cuts], replicas, layers)
         if not 1 < len(replicas) < 4:
-            raise ValueError(f"cuts are looked for with 2 or 3 stages, not {len(replicas)}")
+            raise ValueError(f"cuts can only be searched for with 2 or 3 stages, not {len(replicas)}")
         tried = [plan_of(cuts, replicas, layers) for cuts in combinations(range(1, layers), len(replicas) - 1)]
         return min(tried, key=lambda one: predict(profile, cluster, one, "ring"))
     except (ValueError, PipelagError) as error:
         raise PipelagError(
-            f"options.given: '{name}' takes replicas, the workers of each stage, and cuts, the last layers of all "
-            f"stages but the last of a profile of {layers} layers ({error})"
+            f"options.given: '{name}' needs replicas (the number of workers of each stage) and cuts (the last layer of "
+            f"each stage but the last) that fit a profile of {layers} layers ({error})"
         ) from error
 
 
@@ -35,7 +35,7 @@ def last_before(profile: Profile, cut: int | str) -> int:
         return cut
     numbers = [layer.layer for layer in profile.layers if layer.name.lower().startswith(cut.lower())]
     if not numbers:
-        raise ValueError(f"no layer is named like '{cut}'")
+        raise ValueError(f"no layer has a name that begins with '{cut}'")
     return numbers[0] - 1
 
 

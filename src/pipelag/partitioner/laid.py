@@ -28,12 +28,12 @@ class Laid(Pipelined):
         self.replicas: tuple[int, ...] = replicas if max(replicas) > 1 else ()
         if self.replicas and arm.options.microbatches > 1:
             raise PipelagError(
-                f"'{arm.method.name}' over replicated stages is not timed with microbatches; take a straight plan"
+                f"'{arm.method.name}' cannot be timed with microbatches over replicated stages; take a straight plan"
             )
         if self.replicas and ground.moving != "free":
             raise PipelagError(
-                f"'{arm.method.name}' over replicated stages is timed without the moving of weights; take "
-                "moving='free', or a straight plan"
+                f"'{arm.method.name}' over replicated stages can only be timed without the cost of moving weights; set "
+                "moving='free', or take a straight plan"
             )
         super().__init__(arm, ground, plan, self.replicas)
         self.delays = self.method.delays(len(replicas), arm.options.microbatches, self.replicas)

@@ -39,7 +39,7 @@ class ProfileOptions(Typed):
     def _given_inputs(self) -> ProfileOptions:
         if self.roofline is not None and self.published is None and not self.inputs:
             raise ValueError(
-                "a roofline's profile needs inputs, such as [{shape: [3, 32, 32]}], one for each of the model's"
+                "a roofline's profile needs inputs, such as [{shape: [3, 32, 32]}], one for each input of the model"
             )
         return self
 

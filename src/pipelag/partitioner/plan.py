@@ -31,7 +31,11 @@ class PlanStage:
 
 @dataclass(frozen=True)
 class Plan:
-    """Stages in order, covering all layers. `period`: predicted seconds per minibatch, where a search gave one."""
+    """How a model is divided over workers: its stages in order, which cover all layers.
+
+    stages: a `PlanStage` for each: its first and last layer, and its number of workers.
+    period: predicted seconds per minibatch, if a search made the plan.
+    """
 
     stages: tuple[PlanStage, ...]
     period: float | None = None
@@ -45,7 +49,10 @@ class Plan:
                 raise PipelagError(f"a stage of a plan is {shown(stage)}; it should be a PlanStage of whole numbers")
         for before, after in pairwise(self.stages):
             if after.first != before.last + 1:
-                raise PipelagError(f"a stage ends at layer {before.last} and the next begins at layer {after.first}")
+                raise PipelagError(
+                    f"a stage ends at layer {before.last}, but the next begins at layer {after.first}; it should "
+                    f"begin at layer {before.last + 1}"
+                )
         for stage in self.stages:
             if stage.last < stage.first or stage.replicas < 1:
                 raise PipelagError(f"{stage} is empty or has no worker")
@@ -93,7 +100,7 @@ def check_layers(plan: Plan, profile: Profile) -> None:
     """Refuse a plan for another model."""
     if plan.stages[0].first != 1 or plan.stages[-1].last != len(profile.layers):
         raise PipelagError(
-            f"the plan covers layers {plan.stages[0].first} to {plan.stages[-1].last}, and the profile has layers 1 to "
+            f"the plan covers layers {plan.stages[0].first} to {plan.stages[-1].last}, but the profile has layers 1 to "
             f"{len(profile.layers)}"
         )
 
@@ -102,7 +109,7 @@ def check_plan(plan: Plan, profile: Profile, cluster: Cluster) -> None:
     """Refuse a plan for another model or more workers than there are."""
     check_layers(plan, profile)
     if plan.workers > cluster.workers:
-        raise PipelagError(f"the plan needs {plan.workers} workers, and the cluster has {cluster.workers}")
+        raise PipelagError(f"the plan needs {plan.workers} workers, but the cluster has {cluster.workers}")
 
 
 def check_state(state: float) -> None:

@@ -58,24 +58,24 @@ def read_graph(path: Path | str) -> Graph:
             continue
         match = NODE.match(line)
         if match is None:
-            raise PipelagError(f"'{path}', line {number} is no node and no edge of a profile: '{line[:60]}'")
+            raise PipelagError(f"'{path}', line {number} is neither a node nor an edge of a profile: '{line[:60]}'")
         name, what, forward, backward, output, weights = match.groups()
         if name in nodes:
-            raise PipelagError(f"'{path}', line {number}: the node '{name}' is there twice")
+            raise PipelagError(f"'{path}', line {number}: the node '{name}' appears twice")
         try:
             size = sum(float(part) for part in output.strip("[]").split(";"))
             numbers = [float(forward), float(backward), size, float(weights)]
         except ValueError as error:
-            raise PipelagError(f"'{path}', line {number} holds no number where one should be ({error})") from error
+            raise PipelagError(f"'{path}', line {number} should hold a number ({error})") from error
         if not all(0 <= value <= 1e15 for value in numbers):
-            raise PipelagError(f"'{path}', line {number}: times and sizes lie between 0 and 1e15, not {numbers}")
+            raise PipelagError(f"'{path}', line {number}: times and sizes should be between 0 and 1e15, not {numbers}")
         nodes[name] = Node(what, *numbers)
     for source, target in edges:
         for end in (source, target):
             if end not in nodes:
-                raise PipelagError(f"'{path}': the edge {source} -- {target} names '{end}', which is no node")
+                raise PipelagError(f"'{path}': the edge {source} -- {target} names '{end}', which is not a node")
     if not nodes:
-        raise PipelagError(f"'{path}' holds no nodes; it is no profile")
+        raise PipelagError(f"'{path}' holds no nodes, so it is not a profile")
     return Graph(nodes, tuple(edges))
 
 
@@ -139,7 +139,7 @@ def chain(graph: Graph, most: int = MOST_LAYERS) -> tuple[Profile, list[str]]:
     """
     names = [name for name in order(graph) if not graph.nodes[name].name.startswith("Input")]
     if not names:
-        raise PipelagError("the profile has no layers but inputs")
+        raise PipelagError("the profile has no layers other than inputs")
     place = {name: i for i, name in enumerate(names)}
     last_use = list(range(len(names)))
     for source, target in graph.edges:

@@ -30,18 +30,21 @@ def partition(
     data_parallel: bool = True,
     state: float = 0.0,
 ) -> Plan:
-    """The plan with the shortest predicted time per minibatch.
+    """Find the plan with the shortest predicted time per minibatch, as PipeDream's partitioner does (section 3.1).
 
     Args:
-        communication: the cost of summing gradients: "ring", as a ring of workers takes, or "paper" as the recurrence
-            prints it (`SYNC`). Of the ring's cost, the levels' latencies are a part: one for a boundary's output, one
-            for its gradient, and 2 (m-1) for each layer with weights that m replicas sum; the printed one has none.
-        straight: no replicas, one stage per worker.
-        hierarchical: True: only plans that follow the levels, as the recurrence does; False: only plans over the
-            collapsed cluster, where replicas may cross servers (15-1); None: the better of the two. A limit on memory
-            is searched under over the collapsed cluster; the best plan by levels is taken where it fits anyway.
-        data_parallel: whether the whole model on every worker is a plan too; without, there are at least two stages.
-        state: bytes of the optimizer's state per byte of weights, as Adam's 2: with a limit on memory they count.
+        communication: the cost of summing gradients: "ring", the cost of a ring all-reduce, or "paper", the cost as the
+            paper's recurrence prints it (`SYNC`). The ring's cost includes the latencies of the levels: one for the
+            output at a boundary, one for its gradient, and 2 (m-1) for each layer with weights that m replicas sum. The
+            printed cost has no latencies.
+        straight: True: one stage per worker, without replicas.
+        hierarchical: True: only plans that follow the levels, as the recurrence does. False: only plans over the
+            collapsed cluster, where the replicas of a stage may span servers (15-1). None: the better of the two. A
+            memory limit is only searched under over the collapsed cluster; the best plan by levels is used if it fits
+            anyway.
+        data_parallel: whether plans may be plain data parallelism, the whole model on every worker. False: at least two
+            stages.
+        state: bytes of the optimizer's state per byte of weights, such as 2 for Adam. They count if memory is limited.
 
     Raises:
         PipelagError: a profile without times, fewer layers than workers for a straight plan, or no plan that fits
@@ -59,12 +62,12 @@ def partition(
     cluster = cluster.without_latency() if communication == "paper" else cluster
     if (len(profile.layers) * cluster.workers) ** 2 > MOST_WORK:
         raise PipelagError(
-            f"{len(profile.layers)} layers on {cluster.workers:,} workers are more than can be searched in minutes; "
+            f"{len(profile.layers)} layers on {cluster.workers:,} workers would take too long to search; "
             "plan for fewer workers, or merge layers"
         )
     if straight and cluster.workers > len(profile.layers):
         raise PipelagError(
-            f"a straight plan for {cluster.workers} workers needs as many layers, and the profile has "
+            f"a straight plan for {cluster.workers} workers needs at least as many layers, but the profile has "
             f"{len(profile.layers)}"
         )
     if not data_parallel and min(cluster.workers, len(profile.layers)) < 2:
@@ -72,8 +75,8 @@ def partition(
     limited = cluster.memory < float("inf")
     if limited and hierarchical:
         raise PipelagError(
-            "how many versions a stage holds depends on the stages behind it, so a memory limit is kept over the "
-            "collapsed cluster only; leave hierarchical out"
+            "a memory limit can only be kept over the collapsed cluster, because the number of versions of a stage "
+            "depends on the stages after it; leave hierarchical out"
         )
     plans: list[Plan | None] = []
     by_levels = not straight and hierarchical is not False and len(cluster.levels) > 1
@@ -87,8 +90,8 @@ def partition(
     fitting = [plan for plan in plans if plan is not None]
     if not fitting:
         raise PipelagError(
-            f"no plan fits: with {cluster.memory / 2**30:.3g} GiB per worker even the smallest stages hold too much; "
-            "use more workers, a smaller minibatch, or recomputation"
+            f"no plan fits: with {cluster.memory / 2**30:.3g} GiB per worker even the smallest stages need too much "
+            "memory; use more workers, a smaller minibatch, or recomputation"
         )
     # Each by its own search's count: `predict` takes the links between a plan's own workers and knows no sums by levels
     return min(fitting, key=lambda plan: plan.period or 0.0)
@@ -105,8 +108,8 @@ def check_times(profile: Profile) -> None:
             is_number = isinstance(value, Real)
             if not (is_number and 0 <= value < inf):
                 raise PipelagError(
-                    f"layer {layer.layer} '{layer.name}' has the {name} {shown(value)}; it should be a number from 0 "
-                    "on: profile the model again"
+                    f"layer {layer.layer} '{layer.name}' has {name} {shown(value)}; it should be a number from 0 on; "
+                    "profile the model again"
                 )
     if sum(layer.total_ms for layer in profile.layers) < LEAST_MS:
         raise PipelagError(

@@ -36,7 +36,7 @@ def resolve_device(name: str, workers: int | None = None) -> str:
         needed = workers or 1
         if 0 < count < needed:
             print(
-                f"pipelag: {workers} workers need {workers} GPUs, and this machine has {count}: they run on the CPU",
+                f"pipelag: {workers} workers need {workers} GPUs, but this machine has {count}, so they run on the CPU",
                 file=sys.stderr,
             )
         return "cpu" if count < needed else "cuda:0" if workers is None else "cuda"
@@ -104,11 +104,11 @@ def carry_out_together(
         if spec.kind != "train" or spec.executor != "simulated":
             what = f"a {spec.kind} run" if spec.kind != "train" else "a training on real workers"
             raise PipelagError(
-                f"run {number} is {what}, and simulated trainings alone take turns in one process; start it by itself"
+                f"run {number} is {what}, but only simulated trainings can share a process; start it by itself"
             )
         if out.resolve() in [other.resolve() for _, other in asked[: number - 1]]:
-            raise PipelagError(f"the folder {out} is given to two runs; give each its own")
-    check_world(1, "trainings that take turns in one process")
+            raise PipelagError(f"the folder {out} is given to two runs; give each run its own folder")
+    check_world(1, "trainings that share a process")
     import torch
 
     from pipelag.runs.kinds.together import train_together

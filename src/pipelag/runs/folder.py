@@ -53,7 +53,8 @@ class RunFolder:
         owner = self._owner()
         if owner not in (None, spec.id):
             raise PipelagError(
-                f"the folder {path} holds the run {owner}, and this is {spec.id}; choose another, or remove that one"
+                f"the folder {path} holds the run {owner}, but this is run {spec.id}; choose another folder, or "
+                "remove that run"
             )
         if self.over.exists():  # the run was stopped while it removed this folder
             shutil.rmtree(self.over, ignore_errors=True)
@@ -118,7 +119,7 @@ class RunFolder:
             log = self.metrics.read_text(errors="replace")
         if seal(log)["sha256"] != self.written.hexdigest():
             raise PipelagError(
-                f"the log {self.metrics} is not what this run wrote: another program or the disk has changed it; "
+                f"the log {self.metrics} is not what this run wrote (another program or the disk has changed it); "
                 f"remove {self.partial} and start again"
             )
         write_whole(self.path / "config.yaml", yaml.safe_dump(self.spec.model_dump(mode="json"), sort_keys=False))
@@ -134,7 +135,7 @@ class RunFolder:
             shutil.rmtree(self.over)
         except OSError as error:
             raise PipelagError(
-                f"the run is finished, but {self.partial}, of which it went on, cannot be removed ({error.strerror}); "
+                f"the run is finished, but its working folder {self.partial} cannot be removed ({error.strerror}); "
                 "remove it"
             ) from error
 
@@ -208,13 +209,15 @@ def check_places(path: Path) -> None:
         kind, right = (stat.S_ISDIR, "folder") if place in folders else (stat.S_ISREG, "file")
         if not kind(mode):
             other = "a folder" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "a device or a pipe"
-            raise PipelagError(f"'{place}' is {other}, where a run keeps a {right}; remove it, or choose another place")
+            raise PipelagError(
+                f"'{place}' is {other}, where a run keeps a {right}; remove it, or choose another folder"
+            )
 
 
 def sum_of(path: Path) -> str:
     """The SHA-256 of a file; raises `OSError` if the path is not a regular file, as reading a pipe might never end."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file")
+        raise FileNotFoundError(f"{path} is not a file")
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -36,7 +36,7 @@ def loss(name: str) -> Callable[[Function], Function]:
 def metric(name: str) -> Callable[[Function], Function]:
     """Register the decorated metric by name: (output, target) -> one number for each target."""
     if name in TAKEN:
-        raise PipelagError(f"a metric cannot be named '{name}', as evaluations have that already; choose another name")
+        raise PipelagError(f"a metric cannot be named '{name}', which evaluations use already; choose another name")
     return entered("metric", name, METRICS)
 
 
@@ -56,8 +56,8 @@ class Means:
             values = METRICS[name](output, targets)
             if getattr(values, "shape", None) != targets.shape:
                 raise PipelagError(
-                    f"the metric '{name}' gives {tuple(getattr(values, 'shape', ()))} numbers for targets of shape "
-                    f"{tuple(targets.shape)}; it should give one for each target"
+                    f"the metric '{name}' returns shape {tuple(getattr(values, 'shape', ()))} for targets of shape "
+                    f"{tuple(targets.shape)}; it should return one number for each target"
                 )
             values = values if counted is None else values[counted]
             self.totals[name] += float(values.double().sum())

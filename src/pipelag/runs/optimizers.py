@@ -90,11 +90,9 @@ class OptimizerSpec(Typed):
         known = OPTIMIZERS[self.name]
         for key, field in type(self).model_fields.items():
             if key not in ("name", "lr", "options", *known.settings) and getattr(self, key) != field.default:
-                raise ValueError(f"the optimizer '{self.name}' has no {key}")
+                raise ValueError(f"the optimizer '{self.name}' has no {key}; leave it out")
         if self.nesterov and (not self.momentum or self.dampening):
-            raise ValueError(
-                "nesterov looks ahead along a momentum; give a momentum above 0 and no dampening, or leave it out"
-            )
+            raise ValueError("nesterov needs a momentum above 0 and no dampening; give these, or leave nesterov out")
         check_keywords(known.make, 1, self.options, f"option of the optimizer '{self.name}'")
         return self
 
@@ -108,7 +106,7 @@ def factory(spec: OptimizerSpec) -> OptimizerFactory:
     make = OPTIMIZERS[spec.name].make(spec, **spec.options)
     if not callable(make):
         raise PipelagError(
-            f"the optimizer '{spec.name}' gives {kind_of(make)}; it should give a function from parameters to a "
+            f"the optimizer '{spec.name}' returns {kind_of(make)}; it should return a function from parameters to a "
             "torch.optim.Optimizer"
         )
     return make

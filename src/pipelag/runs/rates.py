@@ -53,7 +53,7 @@ class LRScheduleSpec(Typed):
         if self.name not in RATES:
             raise unknown("rate schedule", self.name, RATES)
         if list(self.milestones) != sorted(set(self.milestones)):
-            raise ValueError(f"milestones are shares of the horizon, increasing, not {list(self.milestones)}")
+            raise ValueError(f"milestones, shares of the horizon, should increase, not be {list(self.milestones)}")
         check_keywords(RATES[self.name], 2, self.options, f"option of the rate schedule '{self.name}'")
         return self
 

@@ -83,14 +83,16 @@ class PhaseSpec(Typed):
     def _increasing(self) -> PhaseSpec:
         if any(later <= cut for cut, later in zip((0, *self.cuts), self.cuts, strict=False)):
             raise ValueError(
-                f"cuts are the layers after which a stage ends, increasing from 1, not {shown(list(self.cuts))}"
+                f"cuts, the layers after which a stage ends, should increase from 1 on, not be {shown(list(self.cuts))}"
             )
         check_passes(self.stages, self.microbatches)
         late = [stage for stage in self.stage_lr if stage > self.stages]
         if late:
-            raise ValueError(f"stage_lr names stage {late[0]}, and the cuts make stages 1 to {self.stages}")
+            raise ValueError(f"stage_lr names stage {late[0]}, but the cuts make stages 1 to {self.stages}")
         if self.replicas and len(self.replicas) != self.stages:
-            raise ValueError(f"replicas are the workers of each stage: {self.stages} numbers, not {len(self.replicas)}")
+            raise ValueError(
+                f"replicas, the workers of each stage, should be {self.stages} numbers, not {len(self.replicas)}"
+            )
         return self
 
 
@@ -138,7 +140,7 @@ class RunSpec(Typed):
                 raise ValueError(f"a run of kind '{self.kind}' has no {spare}; leave it out")
         if self.workers > 1 and self.kind == "train" and self.executor == "simulated":
             raise ValueError(
-                f"there are {self.workers} workers, and the simulated executor has none; say executor: real"
+                f"workers is {self.workers}, but the simulated executor has no workers; set executor: real"
             )
         for phase in self.phases:
             if self.data is not None and self.batch % phase.microbatches:
@@ -156,8 +158,8 @@ class RunSpec(Typed):
         options = KINDS[self.kind].check(self.options)
         if not isinstance(options, model):
             raise PipelagError(
-                f"the options of a run of kind '{self.kind}' are no {model.__name__}; derive their class from it "
-                f"({model.__module__})"
+                f"the options of a run of kind '{self.kind}' should be of a class derived from "
+                f"{model.__module__}.{model.__name__}"
             )
         return options
 

@@ -75,7 +75,9 @@ def check_size(model: nn.Sequential, name: str, images: Dataset | ImageFolders) 
             value = layer(value)
         except RuntimeError as error:
             sized = "size" in options_model(f"models.{HOMES[name]}", GIVEN.get(HOMES[name], ())).model_fields
-            remedy = "let its option size be theirs" if sized else "take a model or a data set of another size"
+            remedy = (
+                "set its option size to that of the images" if sized else "take a model or a data set of another size"
+            )
             raise PipelagError(
                 f"model '{name}' cannot take the images of '{images.name}', of {'x'.join(map(str, images.shape))}: "
                 f"layer {number} ({name_of(layer)}) says '{' '.join(str(error).split())}'; {remedy}"
@@ -123,14 +125,14 @@ def _check_read(given: DataSpec, options: TaskOptions, opened: Any) -> None:
     """Refuse settings that a run on these data would not read: they would change the run's id and nothing else."""
     if (here := READ.get(type(opened))) is None:
         return
-    gives = f"and '{given.name}' gives {here.kind}"
+    gives = f"but '{given.name}' holds {here.kind}"
     for of in READ.values():
         for name in of.options:
             if name not in here.options and getattr(options, name) != TaskOptions.model_fields[name].default:
-                raise PipelagError(f"option '{name}' is of {of.kind}, {gives}; leave it out")
+                raise PipelagError(f"option '{name}' is for {of.kind}, {gives}; leave it out")
     if given.augment not in here.augment:
         remedy = "augment: true crops them at random" if here.augment[1:] else "leave it out"
-        raise PipelagError(f"augment: {str(given.augment).lower()} is of images, {gives}; {remedy}")
+        raise PipelagError(f"augment: {str(given.augment).lower()} is for images, {gives}; {remedy}")
 
 
 def _task_of(spec: RunSpec, opened: Any, device: torch.device) -> Task:
@@ -145,7 +147,9 @@ def _task_of(spec: RunSpec, opened: Any, device: torch.device) -> Task:
     if not isinstance(opened, Dataset):
         kinds = ", ".join(kind.__name__ for kind in (ImageFolders, Corpus, RunningText, LabelledText))
         name = spec.data.name if spec.data is not None else ""
-        raise PipelagError(f"the data set '{name}' gives {kind_of(opened)}; it should give one of Dataset, {kinds}")
+        raise PipelagError(
+            f"the data set '{name}' returns {kind_of(opened)}; it should return a Dataset or one of {kinds}"
+        )
     return _images(spec, opened, device)
 
 
@@ -208,7 +212,7 @@ def _writer(spec: RunSpec) -> Writer | None:
 
     if spec.model.name not in fairseq_generator.MODELS:
         known = " and ".join(fairseq_generator.MODELS)
-        raise PipelagError(f"fairseq's generator translates with the models {known}, not with '{spec.model.name}'")
+        raise PipelagError(f"fairseq's generator works only with the models {known}, not with '{spec.model.name}'")
     imported()
     return fairseq_generator.Generator()
 
@@ -249,8 +253,8 @@ def check_data(was: str | None, task: Task, where: Path) -> None:
     for name in sorted(before.keys() & here.keys()):
         if before[name] != here[name]:
             raise PipelagError(
-                f"{where} is of data with {name} {shown(before[name])}, and here it is {shown(here[name])}: the run "
-                "would be of neither; give those data back, or remove its folder `partial`"
+                f"{where} was written with data whose {name} is {shown(before[name])}, but here it is "
+                f"{shown(here[name])}; restore the earlier data, or remove the run's folder `partial`"
             )
 
 

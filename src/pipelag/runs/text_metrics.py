@@ -102,7 +102,7 @@ class LanguageTest:
         if len(self.data.test) <= self.length:  # the last word is a target only
             raise PipelagError(
                 f"the test text of '{self.data.name}' has {len(self.data.test):,} words, too few for a stretch of "
-                f"{self.length}; take a shorter length"
+                f"{self.length}; choose a shorter length"
             )
 
     @torch.no_grad()

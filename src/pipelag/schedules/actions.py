@@ -35,16 +35,17 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which worker performs which actions, in which order.
+    """A pipeline schedule: for every worker, its actions in order.
 
-    name: what error messages call it.
-    stages, minibatches: how many there are; the stages of actions count from 1, minibatches from 0.
-    workers: `workers[w]` is worker w's list of actions, a tuple or the more compact `table.Row`.
-    cycles: `cycles[w]`, if given, is the clock cycle of each of these actions. Schedules that a paper draws against a
-        common clock have it. Only with a clock may the forward and the backward of a stage be on different workers: the
-        clock then says which updates a forward has seen.
-    microbatches: per minibatch; minibatch t has the microbatches from t * microbatches on.
-    segment: how many stages are recomputed together, from the kept input of the first; 0: nothing is recomputed.
+    name: the name that error messages use.
+    stages: the number of stages; actions count them from 1.
+    minibatches: the number of minibatches, counted from 0.
+    workers: `workers[w]` holds the actions of worker w: a tuple, or the more compact `table.Row`.
+    cycles: if given, `cycles[w]` holds the clock cycle of each of these actions. Schedules that a paper draws against a
+        common clock have cycles. Only such a schedule may run the forward and the backward of a stage on two workers,
+        because the clock then decides which updates a forward has seen.
+    microbatches: the microbatches per minibatch; minibatch t has those from t * microbatches on.
+    segment: the number of stages that are recomputed together, from the kept input of the first; 0: none.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Schedule:
                 updates = sorted({action.number for _, action in self if (action.kind, action.stage) == ("U", stage)})
                 raise PipelagError(
                     f"schedule '{self.name}' has the updates {updates} of stage {stage}, which do not divide "
-                    f"its {total} microbatches equally"
+                    f"the schedule's {total} microbatches equally"
                 )
             periods.append(total // distinct)
         return tuple(periods)

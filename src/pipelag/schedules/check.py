@@ -29,11 +29,15 @@ def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
         before = [Action("U", stage, index - 1)] if index else []
         summing = Action("S", stage, index)
         return gradients + before + [summing] * (("S", stage) in schedule.owners and summing in schedule.places)
-    raise PipelagError(f"the action {action} has a kind that no executor knows; the kinds are F, B, R, S and U")
+    raise PipelagError(f"the action {action} has an unknown kind; the kinds are F, B, R, S and U")
 
 
 def check(schedule: Schedule) -> None:
-    """Raise `PipelagError` unless every pass happens once, updates come in order and no worker waits forever."""
+    """Check that a schedule can be executed: every pass happens once, updates come in order and no worker deadlocks.
+
+    Raises:
+        PipelagError: the schedule cannot be executed; the sentence names the action or the workers that wait.
+    """
     expect("the schedule", schedule, Schedule, SUCH_AS)
     _check_complete(schedule)
     rows, position = [list(row) for row in schedule.workers], [0] * len(schedule.workers)

@@ -23,21 +23,21 @@ CHECKED = 50_000
 
 @dataclass(frozen=True)
 class Delays:
-    """How old the weights are that each pass reads.
+    """How stale the weights are that each pass reads.
 
-    The microbatches that make an update of a stage are a period: those of a minibatch, or of a round of its replicas.
-    Index i stands for stage i+1, j for the j-th microbatch of a period, m for a microbatch counted from the start.
+    A stage makes one update per period. A period is the microbatches of one minibatch or, with replicas, of one round.
 
-    `forward_lags[i][j]`, `backward_lags[i][j]`: in the steady state, how many updates lie between the weights that the
-    pass reads and the update that its own gradient makes (0: none, as in ordinary training).
-    `forward`, `backward`: per stage, the largest lag over a period.
-    `entry_lags[i][j]`: the lag of the weights that the stage had when the microbatch entered the pipeline; empty if the
-    schedule has no clock.
-    `beyond[i][j]`: how many updates the stage makes, from the microbatch's own one on, until the minibatch's last
-    backward, that of stage 1, is done (the end of its round trip, SpecTrain section 3.3).
-    `forward_versions[i][m]`, `backward_versions[i][m]`: the version that microbatch m reads, also while the pipeline
-    fills. Version v is the weights after v updates of that stage.
-    `places[i][j]`: which of the stage's replicas, from 0, takes the microbatch.
+    `forward_lags[i][j]`, `backward_lags[i][j]`: in the steady state, for stage i+1 and the j-th microbatch of a period:
+        how many updates lie between the weights that the pass reads and the update that its own gradient makes. 0 is
+        ordinary training.
+    `forward`, `backward`: the largest of these over a period, per stage.
+    `entry_lags[i][j]`: the same for the weights that the stage had when the microbatch entered the pipeline. Empty if
+        the schedule has no clock.
+    `beyond[i][j]`: how many updates the stage makes, the microbatch's own included, until the last backward of its
+        minibatch on stage 1 (the round trip, SpecTrain section 3.3).
+    `forward_versions[i][m]`, `backward_versions[i][m]`: the version that microbatch m reads, from the start of the fill
+        on. Version v is the weights after v updates of that stage.
+    `places[i][j]`: which replica of the stage, from 0, takes the j-th microbatch of a period.
     """
 
     forward_lags: Lags
@@ -95,7 +95,7 @@ def clock_of(schedule: Schedule) -> np.ndarray:
 
     rows = [row.values if isinstance(row, Cycles) else np.array(row, dtype=np.int32) for row in schedule.cycles or ()]
     if list(map(len, rows)) != list(map(len, schedule.workers)):
-        raise PipelagError(f"schedule '{schedule.name}' does not give every action a cycle")
+        raise PipelagError(f"schedule '{schedule.name}' should give every action a cycle, but does not")
     return np.concatenate(rows)
 
 
@@ -135,17 +135,21 @@ def versions_read(schedule: Schedule) -> np.ndarray:
                 action = table.action(a + mine[0])
                 raise PipelagError(
                     f"schedule '{schedule.name}' runs {action} on worker {worker} but updates stage {action.stage} on "
-                    "another; without a common clock it is undefined which weights are read: put both on one worker"
+                    "another worker; without a common clock it is undefined which weights are read, so put both on "
+                    "one worker"
                 )
     return read
 
 
 def delays(schedule: Schedule) -> Delays:
-    """Derive the staleness of every pass from the order of the actions alone.
+    """Derive from the order of a schedule's actions how stale the weights of every pass are.
+
+    Returns:
+        `Delays`: in updates, per stage (`forward`, `backward`) and per microbatch (`forward_lags`, ...).
 
     Raises:
-        PipelagError: it is no schedule; it leaves out a pass or a stage's updates; or it has no clock and updates a
-            stage on another worker than the one that runs the stage's passes.
+        PipelagError: the argument is not a schedule; a pass or the updates of a stage are missing; or a schedule
+            without a clock updates a stage on another worker than runs its passes.
     """
     import numpy as np
 
@@ -213,8 +217,8 @@ def replicas_of(schedule: Schedule) -> Lags:
         row = [workers.index(holder) for holder in holders[stage - 1].tolist()]
         if any(place != row[m % period] for m, place in enumerate(row)):
             raise PipelagError(
-                f"schedule '{schedule.name}' deals the microbatches of stage {stage} to its replicas in another order "
-                "from update to update; let every round be alike"
+                f"schedule '{schedule.name}' assigns the microbatches of stage {stage} to its replicas in an order "
+                "that changes from update to update; make every round the same"
             )
         places.append(tuple(row[:period]))
     return tuple(places)
@@ -243,7 +247,9 @@ def _steady(build: object, stages: int, microbatches: int, rounds: int) -> Delay
     options = {"microbatches": microbatches} if microbatches > 1 else {}
     schedule = build(stages, minibatches, **options)  # type: ignore[operator]
     if not isinstance(schedule, Schedule):
-        raise PipelagError(f"a method's build makes {kind_of(schedule)}; it should make a pipelag.schedules.Schedule")
+        raise PipelagError(
+            f"a method's build returns {kind_of(schedule)}; it should return a pipelag.schedules.Schedule"
+        )
     if sum(map(len, schedule.workers)) <= CHECKED:
         check(schedule)
     derived = delays(schedule)
@@ -257,7 +263,7 @@ def _steady(build: object, stages: int, microbatches: int, rounds: int) -> Delay
             steady = row[-1] >= 2  # the pipeline has filled: versions advance with the minibatches
             if not steady or row != expected:
                 raise PipelagError(
-                    f"stage {stage}: the staleness does not settle to one value over {minibatches} minibatches "
+                    f"the staleness of stage {stage} does not settle to one value over {minibatches} minibatches "
                     f"(versions read: {row}); it should be one for each microbatch of a minibatch"
                 )
     return derived

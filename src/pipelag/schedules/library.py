@@ -36,7 +36,7 @@ def check_counts(stages: Any, minibatches: Any, microbatches: Any) -> None:
     if prod(counts) > MOST_PASSES:
         raise PipelagError(
             f"{stages} stages x {minibatches} minibatches x {microbatches} microbatches are more than {MOST_PASSES:,} "
-            "passes, too many to write down; take fewer minibatches"
+            "passes, too many for a schedule; take fewer minibatches"
         )
 
 
@@ -135,7 +135,9 @@ def pipemare(stages: int, minibatches: int, microbatches: int = 1, segment: int 
     activation "arrives right at the time" when its backward needs it.
     """
     if segment != 0 and not _from_one(segment):
-        raise PipelagError(f"a segment has a whole number of stages, 1 at least (0: none), not {segment!r:.40}")
+        raise PipelagError(
+            f"segment, a number of stages, should be a whole number from 0 on (0: no segments), not {segment!r:.40}"
+        )
     turns: dict[int, list[Turn]] = defaultdict(list)
     for stage in range(1, stages + 1):
         back = 2 * stages - stage
@@ -214,7 +216,9 @@ def minibatches_held(replicas: Sequence[int], depth: int | None = None) -> tuple
             wait in front of the later stages, except for the last, which runs each backward right after its forward.
     """
     if depth is not None and not _from_one(depth):
-        raise PipelagError(f"a pipeline holds at least 1 minibatch, in a whole number, not {depth!r:.40}")
+        raise PipelagError(
+            f"depth, the minibatches in the pipeline, should be a whole number from 1 on, not {depth!r:.40}"
+        )
     noam, held = -(-sum(replicas) // replicas[0]), []
     depth = noam if depth is None else depth
     for stage, count in enumerate(replicas):
@@ -233,7 +237,9 @@ def one_f_one_b_rr(stages: int, minibatches: int, replicas: Sequence[int] = (), 
     """
     listed = isinstance(replicas, Sequence) and all(map(_from_one, replicas))
     if not listed or len(replicas) not in (0, stages):
-        raise PipelagError(f"replicas {shown(replicas)} must give each of the {stages} stages 1 or more")
+        raise PipelagError(
+            f"replicas is {shown(replicas)}; it should give each of the {stages} stages 1 or more workers"
+        )
     replicas = tuple(replicas) or (1,) * stages
     rows = []
     for stage, (count, held) in enumerate(zip(replicas, minibatches_held(replicas, depth), strict=True), start=1):
@@ -265,7 +271,7 @@ def parameter_server(stages: int, minibatches: int, workers: int | None = None) 
     """
     workers = stages if workers is None else workers
     if not _from_one(workers):
-        raise PipelagError(f"a parameter server has a whole number of workers, 1 at least, not {workers!r:.40}")
+        raise PipelagError(f"workers is {workers!r:.40}; a parameter server needs a whole number of workers from 1 on")
     rows: list[list[Action]] = [[] for _ in range(workers + 1)]
     clocks: list[list[int]] = [[] for _ in range(workers + 1)]
     for m in range(minibatches):

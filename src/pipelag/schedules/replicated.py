@@ -21,14 +21,15 @@ def check_replicas(replicas: Sequence[int], stages: int, minibatches: int) -> No
     """Refuse replicas that do not fit the stages, and numbers of minibatches that do not make whole rounds."""
     if len(replicas) != stages or not all(isinstance(count, Integral) and count >= 1 for count in replicas):
         raise PipelagError(
-            f"replicas {list(replicas)} must give each of the {stages} stages 1 or more, in whole numbers"
+            f"replicas is {list(replicas)}; it should give each of the {stages} stages a whole number of workers, 1 "
+            "or more"
         )
     rounds = lcm(*replicas)
     if minibatches % rounds:
         nearest = max(rounds, minibatches - minibatches % rounds)
         raise PipelagError(
-            f"{minibatches} minibatches do not make whole rounds of the replicas {list(replicas)}, each of which must "
-            f"have its turn; train {nearest} or {nearest + rounds}"
+            f"{minibatches} minibatches do not make whole rounds of the replicas {list(replicas)}, which take turns; "
+            f"train {nearest} or {nearest + rounds}"
         )
 
 

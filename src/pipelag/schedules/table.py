@@ -39,9 +39,7 @@ class Row(Sequence[Action]):
             return actions
         unknown = next((action for action in actions if action.kind not in KINDS), None)
         if unknown is not None:
-            raise PipelagError(
-                f"the action {unknown} has a kind that no executor knows; the kinds are F, B, R, S and U"
-            )
+            raise PipelagError(f"the action {unknown} has an unknown kind; the kinds are F, B, R, S and U")
         kinds = np.fromiter((KINDS.index(action.kind) for action in actions), np.uint8, len(actions))
         stages = np.fromiter((action.stage for action in actions), np.int32, len(actions))
         return cls(kinds, stages, np.fromiter((action.number for action in actions), np.int32, len(actions)))
@@ -143,8 +141,8 @@ class Table:
         outside = np.flatnonzero((self.stages < 1) | (self.stages > stages) | (self.numbers < 0))
         if len(outside):
             raise PipelagError(
-                f"the action {self.action(outside[0])} is not of the schedule's stages 1 to {stages}, or its number is "
-                "below 0"
+                f"the action {self.action(outside[0])} has a stage outside the schedule's 1 to {stages}, or a "
+                "number below 0"
             )
 
     def __len__(self) -> int:

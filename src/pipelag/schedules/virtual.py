@@ -31,7 +31,9 @@ class Interleaved:
 
     def __post_init__(self) -> None:
         if not isinstance(self.chunks, Integral) or self.chunks < 1:
-            raise PipelagError(f"a worker holds a whole number of stages, 1 at least, not {shown(self.chunks)}")
+            raise PipelagError(
+                f"chunks, the stages of a worker, should be a whole number from 1 on, not {shown(self.chunks)}"
+            )
 
     def __call__(self, stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
         """The schedule over `stages` stages, which need stages / chunks workers.
@@ -43,9 +45,9 @@ class Interleaved:
         workers = stages // chunks
         if stages % chunks or microbatches % workers:
             raise PipelagError(
-                f"interleaving gives each of {workers} workers {chunks} stages and groups of {workers} microbatches; "
-                f"{stages} stages and {microbatches} microbatches do not divide so: use a multiple of {chunks} stages "
-                f"and of {workers} microbatches"
+                f"interleaving gives each of {workers} workers {chunks} stages and groups of {workers} microbatches, "
+                f"into which {stages} stages and {microbatches} microbatches do not divide; use a multiple of "
+                f"{chunks} stages and of {workers} microbatches"
             )
         if not self.flush:
             total = minibatches * microbatches

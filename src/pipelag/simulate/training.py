@@ -120,7 +120,7 @@ class SimulatedTraining:
     def step(self, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Train on the next minibatch; returns its loss, detached, on the device."""
         if self.done >= self.total:
-            raise PipelagError(f"all {self.total} steps of this run are done; give it a longer phase")
+            raise PipelagError(f"all {self.total} steps of this training are done; give it a longer phase")
         while self.done >= self.pipeline.start + self.phases[self.phase].steps:
             self._leave()
             self._enter(self.phase + 1)

@@ -227,9 +227,9 @@ class Guard:
             same = p.is_meta or torch.equal(p, values) or torch.allclose(p, values, rtol=0, atol=0, equal_nan=True)
             if not same or (p._version != count and id(p) not in laid_out_anew):
                 raise PipelagError(
-                    f"method {self.refused.changed[id(p)]} keeps several versions of the weights, and the forward of "
-                    f"stage {self.weights.stage} changes '{changed}' in place, which would be of one of them alone; "
-                    "change it in the optimizer's step, or train with a method of one version"
+                    f"method {self.refused.changed[id(p)]} keeps several versions of the weights, but the forward of "
+                    f"stage {self.weights.stage} changes '{changed}' in place, which would change only one version; "
+                    "change it in the optimizer's step, or use a method that keeps one version"
                 )
         self.before = []
         kept &= self.refused.copied.keys()
@@ -237,10 +237,10 @@ class Guard:
         if found is not None:
             name, place = found
             raise PipelagError(
-                f"method {self.refused.copied[place]} reads other weights in the backward than in the forward, and "
-                f"stage {self.weights.stage} keeps another form of the forward's '{name}' for its backward, as "
-                "autocast and layers that join, scale or norm their weights make one; use weights as they are and of "
-                "the precision wanted, or recompute"
+                f"method {self.refused.copied[place]} reads other weights in the backward than in the forward, but "
+                f"stage {self.weights.stage} keeps a derived copy of the forward's '{name}' for its backward (autocast "
+                "and layers that join, scale or normalise their weights make such copies); use the weights directly in "
+                "the wanted precision, or recompute"
             )
 
 

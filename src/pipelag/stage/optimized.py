@@ -63,7 +63,7 @@ class OptimizedWeights:
         """
         if len(set(self.group_numbers)) > 1:
             raise PipelagError(
-                f"stage {self.stage} has parameter groups whose settings may differ; ask `groups`, one for each of the "
+                f"stage {self.stage} has parameter groups whose settings may differ; use `groups`, one for each of the "
                 "weights' buffers, or `parameter_groups`"
             )
         return self.groups[0]

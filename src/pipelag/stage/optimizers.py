@@ -18,9 +18,11 @@ from pipelag.methods.prediction import AT_HAND, BY_MOMENTUM, BY_NUMBER, predicti
 from pipelag.typed import MOST_RATE
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
-_MADE: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()  # the groups' settings at first
-COUNTS = ("step", "mu_product")  # state that torch's optimizers read in Python, unless fused or capturable
-SCHEDULED = "a scheduler of learning rates is attached to the {}; give rate=lambda step: ..., a factor on its rate"
+_MADE: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()  # the groups' settings
+COUNTS = ("step", "mu_product")  # numbers of torch's optimizers that Python reads, but in kernels fused or captured
+SCHEDULED = (
+    "the learning-rate scheduler attached to the {} would be ignored; give rate=lambda step: ..., a factor on its rate"
+)
 
 
 class CaffeSGD(Optimizer):
@@ -135,7 +137,7 @@ def group_by_stage(
         optimizer = make(groups)
     except ValueError as error:
         if "parameter groups" in str(error):
-            raise PipelagError(f"the optimizer takes no parameter groups, and stages are such: {error}") from error
+            raise PipelagError(f"the optimizer takes no parameter groups, but each stage needs one: {error}") from error
         error.add_note(f"while the optimizer of the stages {[group['stage'] for group in groups]} was made")
         raise
     _check(optimizer, stage_of, frozen, base)
@@ -197,33 +199,36 @@ def _check(optimizer: Any, stage_of: Mapping[int, int], frozen: set[int], base: 
     """
     kind = type(optimizer).__name__
     if not isinstance(optimizer, Optimizer):
-        raise PipelagError(f"the optimizer's function gives {kind}; it should give a torch.optim.Optimizer")
+        raise PipelagError(f"the optimizer's function returns {kind}; it should return a torch.optim.Optimizer")
     closure = signature(optimizer.step).parameters.get("closure")
     if isinstance(optimizer, torch.optim.LBFGS) or (closure is not None and closure.default is Parameter.empty):
-        raise PipelagError(f"{kind} computes the loss again within its step, which a pipeline cannot; use SGD or Adam")
+        raise PipelagError(
+            f"{kind} computes the loss again within its step, which a pipeline cannot do; use SGD or Adam"
+        )
     if isinstance(optimizer, torch.optim.SparseAdam):
-        raise PipelagError("SparseAdam takes sparse gradients alone, and those of a pipeline are dense; use Adam")
-    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):  # `set_rates` would overwrite what the scheduler sets
+        raise PipelagError("SparseAdam takes only sparse gradients, but those of a pipeline are dense; use Adam")
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):  # each step's rate is set here, whatever it has set
         raise PipelagError(SCHEDULED.format(kind))
     groups = optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
     covered = {id(p) for group in groups for p in group["params"]}
     if not stage_of.keys() - frozen <= covered <= stage_of.keys():
         raise OtherParameters(
-            f"{kind} is over other parameters than it was given; hand on what the function is called with: "
-            "lambda params: torch.optim.SGD(params, lr=0.1). In bf16 and on real workers these are no longer the "
-            "model's own tensors: tell them by their shapes, or by attributes that you give to parameters"
+            f"{kind} is over other parameters than it was given; pass on what the function is called with: "
+            "lambda params: torch.optim.SGD(params, lr=0.1). In bf16 and on real workers these are not the model's "
+            "own tensors: recognise them by their shapes, or by attributes that you give to parameters"
         )
     for group in groups:
         its = sorted({stage_of[id(p)] for p in group["params"]})
         if len(its) > 1:
             raise PipelagError(
-                f"{kind} has one parameter group over the stages {its[0]} to {its[-1]}, and each makes its updates by "
-                "itself; hand on what the function is called with, or part each of those groups by itself"
+                f"{kind} has one parameter group over the stages {its[0]} to {its[-1]}, but each stage updates by "
+                "itself; pass on the groups that the function is called with, or split each of them separately"
             )
         if its[0] in base and "stage" not in group:
             raise PipelagError(
-                f"stage {its[0]} has a learning rate of its own, and the {kind}'s function drops what its group says; "
-                'make groups of it: group | {"params": [...]}'
+                f"stage {its[0]} has a learning rate of its own, but the function of the {kind} drops the settings of "
+                "its "
+                'group; derive groups from it: group | {"params": [...]}'
             )
         group["stage"] = its[0]
         if (

@@ -1,4 +1,4 @@
-"""A phase of a run: one method over one set of cuts, and everything that follows from the two."""
+"""A phase of a training: one method over one set of cuts, and everything that follows from the two."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from pipelag.typed import check_passes
 
 @dataclass(frozen=True)
 class Phase:
-    """One method, for `steps` minibatches, over the stages that `cuts` make.
+    """A part of a training: one method over one set of cuts, for a number of minibatches.
 
-    stage_lr: stage -> base learning rate, for stages whose rate is not the optimizer's own.
-    microbatches: the number of equal parts of a minibatch; their mean gradient makes the update.
-    recompute: True: keep only a stage's input, and run its forward again before its backward. A number from 2 on:
-        recompute in segments of so many stages, keeping the first one's input.
-    replicas: the workers of each stage, which take minibatches in turn and make one update per round (PipeDream section
-        3.2); empty: one each.
+    method: a `Method`, such as `pipelag.methods.get("pipedream")`.
+    steps: the number of minibatches.
+    cuts: the last layer of each stage but the last, counted from 1.
+    stage_lr: base learning rates of single stages, by the number of the stage from 1.
+    microbatches: equal parts of each minibatch; the mean of their gradients makes one update.
+    recompute: True: keep only the input of each stage, and run its forward again before its backward. A number from 2
+        on: keep only the input of every so many stages.
+    replicas: the number of workers of each stage, which take minibatches in turn and make one update per round
+        (PipeDream section 3.2). Empty: one worker per stage.
     """
 
     method: Method
@@ -99,7 +102,7 @@ class Phase:
         if _is_rate(factor):
             what, value = (f"the rate policy of '{self.method.name}'", share)
         raise PipelagError(
-            f"{what} gives {shown(value)} for stage {stage} in step {start + minibatch}; it should give a finite "
+            f"{what} returns {shown(value)} for stage {stage} in step {start + minibatch}; it should return a finite "
             "number from 0 on"
         )
 
@@ -136,7 +139,7 @@ class Phase:
         if self.replicas:
             check_replicas(self.replicas, self.stages, self.steps)
         if self.segment and self.replicated:
-            raise PipelagError("replicated stages recompute each by itself, not in segments; use recompute=True")
+            raise PipelagError("replicated stages cannot be recomputed in segments; use recompute=True")
         assert self.delays and self.recompute_lags is not None
 
 

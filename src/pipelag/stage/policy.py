@@ -82,8 +82,8 @@ class StageWeights(OptimizedWeights):
         forward, backward = self.readings.get("F"), self.readings.get("B")
         if forward is not None and not self.stashed and max(delays.backward_lags[stage - 1]):
             raise PipelagError(
-                f"method '{method.name}' predicts the forward's weights and reads old ones in the backward, which no "
-                "executor keeps; let the backward read live or stashed weights"
+                f"method '{method.name}' predicts the forward's weights but reads old ones in the backward, which no "
+                "executor keeps; its backward should read live or stashed weights"
             )
         # Room for plain versions, and by amount for what passes read in their place.
         as_they_are = forward is None or 0 in self.amounts["F"]  # some forward reads a plain version
@@ -132,8 +132,8 @@ class StageWeights(OptimizedWeights):
         numbers = isinstance(amounts, Sequence) and all(isinstance(a, Real) and isfinite(a) for a in amounts)
         if not numbers or len(amounts) != microbatches:
             raise PipelagError(
-                f"{type(reads).__name__}.amounts of '{self.method.name}' gives {shown(amounts)} at stage {self.stage}, "
-                f"and should give a finite number for each of {microbatches} microbatches"
+                f"{type(reads).__name__}.amounts of '{self.method.name}' returns {shown(amounts)} at stage "
+                f"{self.stage}; it should return a finite number for each of {microbatches} microbatches"
             )
         if any(amounts):
             self.amounts[kind], self.readings[kind] = amounts, reads.carry(self)

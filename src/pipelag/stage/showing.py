@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipelag.stage.policy import Content, StageWeights
 
 UNKNOWN: Content = ("", -1, 0.0)
-BROKEN = "this step was begun before and broke off; go on from a checkpoint"
+BROKEN = "this step was begun before and interrupted; continue from a checkpoint"
 
 
 class Copies:

@@ -14,7 +14,9 @@ def segment_of(size: int | str, count: int) -> int:
         low = isqrt(count)
         return low if count - low**2 <= (low + 1) ** 2 - count else low + 1
     if not isinstance(size, int) or not 1 <= size <= count:
-        raise PipelagError(f"a segment has 1 to {count} stages, or 'root' of them, not {size!r}")
+        raise PipelagError(
+            f"a segment should have 1 to {count} stages, or 'root' (the square root of {count}), not {size!r}"
+        )
     return size
 
 

@@ -48,7 +48,7 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
         raise unknown("optimizer of the study 'predictions'", options["optimizer"], known)
     horizons, steps = list(options.get("horizons", [1, 2, 3])), int(options.get("steps", 600))
     if not horizons or min(horizons) < 1 or steps < 3 * max(horizons):
-        raise PipelagError(f"horizons are 1 or more updates and a third of the {steps} steps at most, not {horizons}")
+        raise PipelagError(f"horizons should be from 1 update to a third of the {steps} steps, not {horizons}")
     draw = torch.Generator().manual_seed(seed)
     weight = torch.nn.Parameter(torch.randn(SIZE, generator=draw, dtype=torch.float64))
     mean = torch.randn(SIZE, generator=draw, dtype=torch.float64)

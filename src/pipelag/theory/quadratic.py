@@ -51,7 +51,7 @@ def _x(power: int) -> Polynomial:
 def _check(tau: int, *others: int) -> None:
     for delay in (tau, *others):
         if delay < 0:
-            raise PipelagError(f"a delay counts steps from 0 on, not {delay}")
+            raise PipelagError(f"a delay should be a number of steps from 0 on, not {delay}")
     if others and tau < max(others):
         raise PipelagError(f"the forward's delay {tau} cannot be below the backward's or the recomputation's {others}")
 
@@ -66,7 +66,7 @@ def with_momentum(tau: int, beta: float, curvature: float = 1.0) -> Characterist
     """With momentum (B.2): x^(tau+1) - (1+beta) x^tau + beta x^(tau-1) + alpha lambda; for tau = 0, multiplied by x."""
     _check(tau)
     if not 0 <= beta <= 1:
-        raise PipelagError(f"momentum lies between 0 and 1, not {beta}")
+        raise PipelagError(f"momentum should be between 0 and 1, not {beta}")
     low = max(tau - 1, 0)
     return Characteristic(_x(low + 2) - (1 + beta) * _x(low + 1) + beta * _x(low), curvature * _x(low + 1 - tau))
 
@@ -92,7 +92,7 @@ def recomputed(
     """
     _check(forward, backward, recompute)
     if not 0 <= gamma < 1:
-        raise PipelagError(f"the decay of T2's average lies from 0 to below 1, not {gamma}")
+        raise PipelagError(f"the decay of T2's average should be from 0 to below 1, not {gamma}")
     smooth, ones = Polynomial([-gamma, 1.0]), Polynomial([-1.0, 1.0])
 
     def read(weight: float, age: int) -> Polynomial:
@@ -115,9 +115,12 @@ def recomputed_plainly(
 def decay(d: float, gap: int) -> float:
     """T2's gamma = D^(1 / gap), with gap = tau_f - tau_b (section 3.2)."""
     if not 0 < d < 1:
-        raise PipelagError(f"the decay D lies between 0 and 1, not {d}")
+        raise PipelagError(f"the decay D should be between 0 and 1, not {d}")
     if gap < 1:
-        raise PipelagError(f"the backward is not behind the forward by {gap} steps: nothing to correct")
+        raise PipelagError(
+            f"the forward's delay should be greater than the backward's, not greater by {gap}: there is nothing to "
+            "correct"
+        )
     return float(d ** (1 / gap))
 
 
@@ -234,10 +237,10 @@ def lemma_1(tau: int, curvature: float = 1.0) -> float:
 def lemma_2(forward: int, backward: int, delta: float, curvature: float = 1.0) -> float:
     """Lemma 2: with discrepancy, some step size up to min(2 / (Delta (tau_f - tau_b)), lemma 1's bound) is unstable."""
     if delta <= 0:
-        raise PipelagError(f"lemma 2 is about a sensitivity Delta above 0, not {delta}")
+        raise PipelagError(f"lemma 2 needs a sensitivity Delta above 0, not {delta}")
     if forward <= backward:
         raise PipelagError(
-            f"lemma 2 is about a forward older than the backward, not delays of {forward} and {backward}"
+            f"lemma 2 needs a forward delay above the backward's, not delays of {forward} and {backward}"
         )
     return min(2 / (delta * (forward - backward)), lemma_1(forward, curvature))
 

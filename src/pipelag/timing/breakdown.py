@@ -112,8 +112,8 @@ def steady_seconds(
     if apart <= NEAR * pace:
         return pace
     raise Unsettled(
-        f"the pace of the schedule '{schedule(period).name}' still changes after {count} minibatches, so that there is "
-        "no time per minibatch to tell"
+        f"the pace of the schedule '{schedule(period).name}' still changes after {count} minibatches, so it has "
+        "no steady time per minibatch"
     )
 
 

@@ -74,7 +74,7 @@ def check_line(profile: Profile, expected: Sizes, samples: int) -> None:
         for layer, here, foreseen in zip(profile.layers, sizes, on_line, strict=True):
             if here != foreseen:
                 raise PipelagError(
-                    f"layer {layer.layer} '{layer.name}' has {here} {what} bytes for {samples} samples, and {foreseen} "
-                    "are on the line through two other profiles; which batch fits cannot be told of a model whose "
-                    "sizes do not grow evenly with the samples"
+                    f"layer {layer.layer} '{layer.name}' has {here} {what} bytes for {samples} samples, but two other "
+                    f"profiles predict {foreseen}; the largest batch that fits cannot be found for a model whose sizes "
+                    "do not grow linearly with the samples"
                 )

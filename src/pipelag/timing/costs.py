@@ -14,15 +14,16 @@ MOST = 1e30  # seconds or bytes: sums and quotients of such stay numbers
 
 @dataclass(frozen=True)
 class StageCost:
-    """One stage. Times in seconds and sizes in bytes, both per microbatch but for `update` and `weight_bytes`.
+    """The cost of one stage: times in seconds and sizes in bytes, per microbatch unless stated otherwise.
 
-    forward, backward: of a microbatch's passes.
+    forward, backward: seconds of the passes.
     update: seconds of one update.
-    output_bytes: what its output takes on a link; the gradient that comes back is as large.
-    kept_bytes: the activations it keeps from a microbatch's forward to its backward.
-    recompute: of an R action; the forward's time where it is not given.
-    weight_bytes: of one copy of the weights.
-    entering_bytes: the part of `kept_bytes` that is its input, all that the first stage of a recomputed segment keeps.
+    output_bytes: the output that is sent to the next stage; the gradient that comes back is as large.
+    kept_bytes: the activations that are kept from the forward to the backward.
+    weight_bytes: one copy of the weights.
+    recompute: seconds of a recomputation (an R action); None: those of the forward.
+    entering_bytes: the part of `kept_bytes` that is the stage's input, all that the first stage of a recomputed segment
+        keeps.
     """
 
     forward: float
@@ -47,9 +48,10 @@ class StageCost:
 class Topology:
     """The links between workers.
 
-    bandwidth: bytes per second of a link, one link per ordered pair of workers; latency: seconds per message.
-    shared: all messages take turns on one medium (a bus, an Ethernet segment).
-    overlap: a worker computes while its messages are on their way; otherwise sending holds it up.
+    bandwidth: bytes per second of a link; each ordered pair of workers has its own link.
+    latency: seconds that every message takes besides.
+    shared: True: all messages take turns on one medium, such as a bus or an Ethernet segment.
+    overlap: True: a worker computes while its messages are on their way. False: sending blocks it.
     """
 
     bandwidth: float = float("inf")
@@ -97,15 +99,16 @@ def ring_seconds(size: float, workers: int, bandwidth: float, latency: float = 0
 
 
 def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: float) -> list[StageCost]:
-    """Equal stages, as the papers' diagrams assume: by default a backward takes twice a forward's time.
+    """Costs of equal stages, as in the papers' diagrams: by default a backward takes twice as long as a forward.
 
     Args:
+        stages: the number of stages.
         forward, backward: seconds per microbatch.
-        sizes: what else a `StageCost` has, by name: `output_bytes=`, `update=`, ...
+        sizes: other fields of `StageCost` by name, such as `output_bytes=` and `update=`.
 
     Raises:
-        PipelagError: no whole number of stages from 1 on, a time or size that is no number from 0 on, or one that no
-            `StageCost` has.
+        PipelagError: `stages` is not a whole number from 1 on, a time or size is not a number from 0 on, or `StageCost`
+            has no such field.
     """
     if not isinstance(stages, Integral) or stages < 1:
         raise PipelagError(f"the number of stages is {shown(stages)}; it should be a whole number from 1 on")
@@ -119,5 +122,6 @@ def check_costs(costs: Sequence[StageCost], stages: int) -> None:
         expect(f"cost {number}", cost, StageCost, "a pipelag.StageCost, such as those of pipelag.uniform(4)")
     if len(costs) != stages:
         raise PipelagError(
-            f"the schedule has {stages} stages, and the costs are of {len(costs)}; cut the profile alike"
+            f"the schedule has {stages} stages, but there are costs for {len(costs)}; cut the profile into {stages} "
+            "stages"
         )

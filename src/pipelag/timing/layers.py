@@ -59,7 +59,7 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """The layers of a model, timed with one minibatch."""
+    """The layers of a model, each timed on one minibatch: what `pipelag.profile` measures."""
 
     layers: tuple[LayerTime, ...]
 
@@ -170,13 +170,16 @@ def check_factor(factor: float) -> None:
 
 
 def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -> tuple[int, ...]:
-    """The cuts that make the slowest of `stages` contiguous stages as fast as possible (exact, by dynamic program).
+    """Find the cuts that make the slowest of `stages` stages as fast as possible (exact, by dynamic programming).
 
     Args:
-        per_boundary_ms: what sending and receiving at a boundary costs each of its two stages.
+        per_boundary_ms: milliseconds that sending and receiving at a boundary costs each of its two stages.
+
+    Returns:
+        The last layer of each stage but the last, counted from 1.
 
     Raises:
-        PipelagError: no whole number of stages from 1 to that of the layers, or no profile.
+        PipelagError: `profile` is not a Profile, or `stages` is not a whole number from 1 to the number of layers.
     """
     expect("the profile", profile, Profile, "a pipelag.Profile, such as pipelag.profile(model, inputs)")
     times = [layer.total_ms for layer in profile.layers]

@@ -51,7 +51,9 @@ def time_lockstep(
     """
     check_costs(costs, schedule.stages)
     if any(len(workers) > 1 for workers in schedule.replicas):
-        raise PipelagError(f"the lockstep clock has one worker per stage; '{schedule.name}' has replicas: time it free")
+        raise PipelagError(
+            f"the lockstep clock needs one worker per stage, but '{schedule.name}' has replicas; use the clock 'free'"
+        )
     wiring = Wiring(schedule, costs, topology or Topology())
     return timing_of(wiring, *_Lockstep(wiring).run(), versions=versions)
 

@@ -62,7 +62,8 @@ def microbatches_under_way(schedule: Schedule) -> list[int]:
     workers = [worker for replicas in schedule.replicas for worker in replicas]
     if len(set(workers)) < len(workers):
         raise PipelagError(
-            f"in the schedule '{schedule.name}' a worker has several stages; memory is counted with one stage each"
+            f"in the schedule '{schedule.name}' a worker has several stages; memory can only be counted with one "
+            "stage per worker"
         )
     peaks = time_schedule(schedule, uniform(schedule.stages, kept_bytes=1.0)).peak_memory
     return [round(max(peaks[worker] for worker in replicas)) for replicas in schedule.replicas]

@@ -28,26 +28,27 @@ def profile(
     warmup: int = 2,
     progress: bool | None = None,
 ) -> Profile:
-    """Time every layer's forward and backward on a minibatch, where the model is.
+    """Measure the forward and backward time and the sizes of every layer on a minibatch, on the model's device.
 
-    As in training, all forwards come first and their activations stay until the backwards, which run from the last
-    layer to the first on the gradients they hand down: timed alone, a layer would find its tensors in the cache and
-    its memory freshly freed. A layer's backward computes the gradients of its parameters and, but for the first
-    layer, of its input. Medians over rounds, so a disturbance spoils a round, not a layer. On a GPU a time is
-    the device's own: of small layers, which Python launches more slowly than the device computes them, a training that
-    launches them one by one takes longer. Buffers (batch-norm statistics) and gradients are put back. The process keeps
-    freed memory from here on (`pipelag.allocator`).
+    As in training, all forwards run first, and their activations are kept until the backwards, which run from the last
+    layer to the first on the gradients passed down. (Timed alone, a layer would find its tensors in the cache and its
+    memory freshly freed.) The backward of a layer computes the gradients of its parameters and, except for the first
+    layer, of its input. Times are medians over rounds, so a disturbance spoils a round and not a layer.
+
+    On a GPU, a time is the device's own. Training may take longer where layers are so small that Python launches them
+    more slowly than the device computes them. Buffers (batch-norm statistics) and gradients are restored. From this
+    call on, the process keeps freed memory (`pipelag.allocator`).
 
     Args:
-        model: layers in a row; of a branching model, `pipelag.linearise(model)`.
+        model: an `nn.Sequential` or a list of layers; for a branching model, `pipelag.linearise(model)`.
         batch: the model's input, a tensor or a tuple of tensors, on the model's device.
-        repeats: rounds that count, from 1 on.
-        warmup: rounds before these, which do not count.
-        progress: a bar on the terminal; none: where there is one.
+        repeats: rounds that are measured, at least 1.
+        warmup: rounds before these that are not measured.
+        progress: whether to show a progress bar; by default if there is a terminal.
 
     Raises:
-        PipelagError: a model that is no row of layers, a batch that is no tensor or tuple of them, too few rounds. What
-            a layer raises goes on as it is, with a note: layer, shapes.
+        PipelagError: the model is not a sequence of layers, the batch is not a tensor or a tuple of tensors, or there
+            are too few rounds. Exceptions of a layer are raised unchanged, with a note that names layer and shapes.
     """
     layers = _checked(model, batch, repeats, warmup)
     place = as_tuple(batch)[0].device
@@ -62,13 +63,13 @@ def _checked(model: Any, batch: Any, repeats: Any, warmup: Any) -> list[nn.Modul
         raise PipelagError("the model has no layers; give an nn.Sequential, or a list of modules")
     for number, layer in enumerate(layers, start=1):
         if not isinstance(layer, nn.Module):
-            raise PipelagError(f"layer {number} of the model is {shown(layer)}, and should be an nn.Module")
+            raise PipelagError(f"layer {number} of the model is {shown(layer)}; it should be an nn.Module")
     if not as_tuple(batch) or not all(isinstance(part, torch.Tensor) for part in as_tuple(batch)):
         raise PipelagError(
             f"the batch is {kind_of(batch)}; it should be the model's input, a tensor or a tuple of tensors"
         )
     if not all(part.numel() for part in as_tuple(batch)):
-        raise PipelagError("the batch has no samples, on which nothing can be timed; give the model's input")
+        raise PipelagError("the batch has no samples; give an input of the model with at least one")
     for name, value, least in (("repeats", repeats, 1), ("warmup", warmup, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise PipelagError(f"{name} is {shown(value)}; it should be a whole number from {least} on")

@@ -45,12 +45,15 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Timing:
-    """What a schedule takes.
+    """The result of `pipelag.time`: when every action of a schedule runs, and what follows from it.
+
+    Its properties give seconds (`makespan`, `steady_period`, `busy`), shares from 0 to 1 (`utilisation`, `bubble`),
+    minibatches per second (`throughput`) and bytes per worker (`peak_memory`).
 
     Args:
         wiring: of the schedule.
-        start, arrival: [actions of the schedule's table]: the seconds at which each begins, and at which its message is
-            there.
+        start, arrival: one entry per action of the schedule's table: the second at which it begins, and the second at
+            which its message has arrived.
         weights: bytes that each worker holds all the time.
     """
 
@@ -61,7 +64,7 @@ class Timing:
 
     @property
     def schedule(self) -> Schedule:
-        """The one that was timed."""
+        """The schedule that was timed."""
         return self.wiring.schedule
 
     @cached_property
@@ -71,7 +74,7 @@ class Timing:
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """All actions in the order in which they begin. Updates have spans of their own where they take time."""
+        """All actions in the order in which they begin; updates are included if they take time."""
         table = self.schedule.table
         order = np.lexsort((table.workers, self.start))
         parts = (table.workers[order].tolist(), self.start[order].tolist(), self.end[order].tolist())
@@ -154,7 +157,7 @@ class Timing:
         """Refuse to divide by no time at all."""
         if not seconds:
             raise PipelagError(
-                f"schedule '{self.schedule.name}' takes no time with these costs, so nothing is told per second; give "
+                f"schedule '{self.schedule.name}' takes no time with these costs, so it has no throughput; give "
                 "its stages a forward or a backward above 0"
             )
         return seconds

@@ -40,7 +40,7 @@ def members(
     total = 0
     is_zip = zipfile.is_zipfile(archive) if archive.is_file() else None
     if is_zip is None:
-        raise PipelagError(f"{archive} is not a whole tar or zip archive: it is no file")
+        raise PipelagError(f"{archive} is not a complete tar or zip archive: it is not a file")
     try:
         for number, (name, size, read) in enumerate(_zip_files(archive) if is_zip else _tar_files(archive, limit)):
             path = PurePosixPath(name)
@@ -56,8 +56,8 @@ def members(
                 yield name, read()
     except PipelagError:
         raise
-    except Exception as error:  # on foreign bytes these libraries can raise anything
-        raise PipelagError(f"{archive} is not a whole tar or zip archive: {reason(error)}") from error
+    except Exception as error:  # on foreign bytes these libraries raise what they like
+        raise PipelagError(f"{archive} is not a complete tar or zip archive: {reason(error)}") from error
 
 
 def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
@@ -80,7 +80,7 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
             os.replace(inside, folder)
     except OSError as error:  # an error of the folder: `members` reports those of the archive
         raise PipelagError(
-            f"{archive.name} could not be unpacked into {folder} ({error.strerror}); mend that and start again"
+            f"{archive.name} could not be unpacked into {folder} ({error.strerror}); fix that and start again"
         ) from error
 
 

@@ -36,7 +36,7 @@ def strange(path: Path, name: str) -> str | None:
         head = file.read(20)
     if head.startswith(begins) and not head.lstrip().lower().startswith(page):
         return None
-    return f"begins with {head!r}, as no {Path(name).suffix or 'such'} file does (an error page of the server?)"
+    return f"begins with {head!r}, which no {Path(name).suffix or 'such'} file does (an error page, perhaps)"
 
 
 def decompressed(path: Path, most: int = MOST) -> bytes:
@@ -59,8 +59,8 @@ def decompressed(path: Path, most: int = MOST) -> bytes:
                     raise PipelagError(f"{path} is unsafe: it unpacks to more than {most:,} bytes")
     except PipelagError:
         raise
-    except Exception as error:  # on foreign bytes these libraries can raise anything
-        raise PipelagError(f"{path} is not a whole {kind} file: {reason(error)}") from error
+    except Exception as error:  # on foreign bytes these libraries raise what they like
+        raise PipelagError(f"{path} is not a complete {kind} file: {reason(error)}") from error
     return b"".join(parts)
 
 

@@ -98,7 +98,7 @@ def download(
             part.replace(bad)
             reasons.append(f"{address}: the file {complaint} (kept aside as {bad})")
         there = _size(part) if sums is not None else 0
-        note = f" ({there:,} bytes are kept, the next try goes on from there)" if there else ""
+        note = f" ({there:,} bytes are kept, and the next try continues from there)" if there else ""
         raise Unavailable(f"{target.name} could not be downloaded{note}: {'; '.join(reasons)}")
 
 
@@ -119,8 +119,8 @@ def locked(target: Path, waiting: str) -> Iterator[None]:
         lock.acquire()
     except OSError as error:
         raise PipelagError(
-            f"{target.parent} cannot be written ({error.strerror}); name another folder with PIPELAG_DATA (data sets "
-            "that lie here whole are read where PIPELAG_MIRROR names this one)"
+            f"{target.parent} cannot be written to ({error.strerror}); name another folder with PIPELAG_DATA (to read "
+            "complete data sets from this one, name it in PIPELAG_MIRROR)"
         ) from error
     try:
         yield
@@ -244,7 +244,7 @@ def _answer(request: urllib.request.Request) -> http.client.HTTPResponse:
     try:
         answer = answers.get(timeout=WINDOW)
     except Empty:
-        raise TimeoutError(f"no whole answer in {WINDOW:g} s") from None
+        raise TimeoutError(f"no complete answer within {WINDOW:g} s") from None
     if isinstance(answer, BaseException):
         raise answer
     return answer  # type: ignore[no-any-return]
@@ -265,9 +265,9 @@ def _continue(source: _Source, file: io.FileIO, size: int, bar: tqdm[Any]) -> st
                 source.stamped(answer.headers)
             if have and whole:
                 stated = answer.headers.get("Content-Length", str(size))
-                if stated != str(size):  # say an error page: it must not replace what is already there
-                    raise _AddressFails(f"the server gives a file of {stated} bytes instead of {size:,}")
-                file.truncate(0)  # the server supports no ranges, or the file has changed: start over
+                if stated != str(size):  # an error page, say: what is there is not given up for that
+                    raise _AddressFails(f"the server sends a file of {stated} bytes instead of {size:,}")
+                file.truncate(0)  # this server knows no ranges, or has another file now: it starts over
                 file.seek(0)
                 bar.reset()
             _require_space(file, size)
@@ -276,10 +276,12 @@ def _continue(source: _Source, file: io.FileIO, size: int, bar: tqdm[Any]) -> st
                 _write(file, chunk)
                 bar.update(len(chunk))
                 if pace.slow(file.tell()):
-                    return f"the server gives less than {SLOWEST:,} bytes a second"
+                    return f"the server sends less than {SLOWEST:,} bytes a second"
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise _AddressFails(f"the file is truncated there, it ends after {have:,} of {size:,} bytes") from error
+            raise _AddressFails(
+                f"the file is truncated on the server: it ends after {have:,} of {size:,} bytes"
+            ) from error
         if _is_final(error):
             raise _AddressFails(f"HTTP {error.code} {error.reason}") from error
         return f"HTTP {error.code} {error.reason}"

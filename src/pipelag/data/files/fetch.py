@@ -115,7 +115,7 @@ def _downloaded(file: OfficialFile, home: Path) -> Sums:
 def _of_the_first(file: OfficialFile, home: Path) -> str:
     """Advice for a message: what to do if the publisher's file is no longer the one first seen."""
     record = first_seen.record_of(file, home)
-    return f" (to accept other files than the first, remove {record})" if record.is_file() else ""
+    return f" (to accept a different file, remove {record})" if record.is_file() else ""
 
 
 def _in_mirror(name: str, official: Manifest, folder: Path, home: Path) -> Release | None:
@@ -132,7 +132,9 @@ def _in_mirror(name: str, official: Manifest, folder: Path, home: Path) -> Relea
             sums = first_seen.known(file, home) or first_seen.record(file, path, home)
             complaint = sums.complaint(path)
             if complaint and file.sums is None:
-                raise PipelagError(f"{path} {complaint}, as first seen{_of_the_first(file, home)}")
+                raise PipelagError(
+                    f"{path} {complaint}, which the file had when it was first seen{_of_the_first(file, home)}"
+                )
             if complaint:
                 raise PipelagError(
                     f"{path} {complaint}, so it is not the official file; replace it, or describe it in "

@@ -37,7 +37,9 @@ def known(file: OfficialFile, home: Path) -> Sums | None:
     try:
         return Sums.model_validate_json(record.read_text())
     except (ValidationError, OSError, UnicodeDecodeError) as error:
-        raise PipelagError(f"{record} is no record of a file's size and sha256; remove it to make it anew") from error
+        raise PipelagError(
+            f"{record} should hold a file's size and sha256; remove it, and it will be written again"
+        ) from error
 
 
 def record(file: OfficialFile, path: Path, home: Path) -> Sums:

@@ -74,9 +74,11 @@ class OfficialFile(Closed):
     def _verified_or_limited(self) -> OfficialFile:
         stated = [value for value in (self.bytes, self.md5, self.sha256) if value is not None]
         if self.most_bytes is None and (self.bytes is None or len(stated) < 2):
-            raise ValueError("a file needs 'bytes' and 'sha256' or 'md5'; where they are not known, 'most_bytes'")
+            raise ValueError("a file needs 'bytes' and 'sha256' or 'md5', or 'most_bytes' if these are not known")
         if self.most_bytes is not None and stated:
-            raise ValueError("'most_bytes' is for a file whose size and sum are not known; leave it out, or them")
+            raise ValueError(
+                "'most_bytes' is for a file whose size and checksum are not known; leave out either it or these"
+            )
         return self
 
     @property
@@ -109,7 +111,7 @@ class MirrorFile(Sums):
     def _stays_inside(self) -> MirrorFile:
         path = PurePosixPath(self.path)
         if path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"'{self.path}' leaves the mirror; give a path relative to the manifest")
+            raise ValueError(f"'{self.path}' points outside the mirror; give a path relative to the manifest")
         return self
 
 
@@ -174,7 +176,7 @@ def _complaint(model: type[BaseModel], error: ValidationError) -> str:
     place = ".".join(map(str, parents)) or "the top level"
     valid = sorted(_keys_at(model, parents))
     near = difflib.get_close_matches(str(last), valid, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else "no key is like it"
+    hint = f"did you mean '{near[0]}'?" if near else "no key has a similar name"
     return f"unknown key '{last}' at {place}; {hint} (valid: {', '.join(valid)})"
 
 

@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 
 def _refuse(what: str) -> PipelagError:
-    return PipelagError(f"a CIFAR batch may hold nothing but arrays of numbers, lists and names; {what}: refused")
+    return PipelagError(f"a CIFAR batch may hold only arrays of numbers, lists and names, but {what}")
 
 
 class _Type:
@@ -57,12 +57,12 @@ def _array(content: Any, kind: Any, shape: Any, order: Any = "C") -> Array:
     if isinstance(content, str):
         content = content.encode("latin1")  # a str of Python 2
     if not isinstance(content, bytes | bytearray) or not isinstance(kind, _Type) or order not in ("C", "F"):
-        raise _refuse("this one has an array of something else")
+        raise _refuse("this one holds an array of other values")
     if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape) or len(shape) > 4:
-        raise _refuse(f"this one has an array of shape {shape!r:.50}")
+        raise _refuse(f"this one holds an array of shape {shape!r:.50}")
     flat = np.frombuffer(bytearray(content), kind.type) if content else np.empty(0, kind.type)
     if flat.size != math.prod(shape):
-        raise _refuse(f"this one has {flat.size:,} values where {shape} are promised")
+        raise _refuse(f"this one holds {flat.size:,} values for an array of shape {shape}")
     return flat.reshape(shape, order=order)
 
 
@@ -76,7 +76,7 @@ def _frombuffer(content: Any, kind: Any, shape: Any, order: Any) -> Array:
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     if not isinstance(text, str) or encoding != "latin1":
-        raise _refuse("this one encodes something else than bytes")
+        raise _refuse("this one encodes something other than bytes")
     return text.encode("latin1")
 
 
@@ -123,7 +123,7 @@ def images_of(batch: dict[str, Any], name: str) -> npt.NDArray[np.uint8]:
     """The images of a batch: uint8 (N, 3, 32, 32)."""
     data = batch.get("data")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
-        raise PipelagError(f"{name} should hold 'data', unsigned bytes in {PIXELS:,} columns, a row for each image")
+        raise PipelagError(f"{name} should hold 'data', unsigned bytes in {PIXELS:,} columns, one row per image")
     return data.reshape(-1, 3, 32, 32)
 
 
@@ -132,7 +132,7 @@ def labels_of(batch: dict[str, Any], key: str, images: int, classes: int, name: 
     labels = batch.get(key)
     labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
     if not isinstance(labels, list) or len(labels) != images or not all(type(each) is int for each in labels):
-        raise PipelagError(f"{name} should hold '{key}', a list of a number for each of its {images:,} images")
+        raise PipelagError(f"{name} should hold '{key}', a list of one number for each of its {images:,} images")
     if not all(0 <= each < classes for each in labels):
         raise PipelagError(f"{name} has a label that is not among the {classes} classes, 0 to {classes - 1}")
     return np.array(labels, np.int64)

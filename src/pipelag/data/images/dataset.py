@@ -43,7 +43,7 @@ class Dataset(Released):
                     "torch.uint8 (N, C, H, W)"
                 )
             if not len(images):
-                raise PipelagError(f"'{self.name}' has no {part} images; let there be at least one")
+                raise PipelagError(f"'{self.name}' has no {part} images; it needs at least one")
             if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
                 raise PipelagError(
                     f"{part}_labels of '{self.name}' are {labels.dtype} {tuple(labels.shape)}; they should be "
@@ -58,7 +58,7 @@ class Dataset(Released):
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise PipelagError(
                 f"the training images of '{self.name}' are {tuple(self.train_images.shape[1:])}, the test images "
-                f"{tuple(self.test_images.shape[1:])}; they should be of one shape (C, H, W)"
+                f"{tuple(self.test_images.shape[1:])}; they should have the same shape (C, H, W)"
             )
 
     @property

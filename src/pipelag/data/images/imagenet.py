@@ -113,8 +113,8 @@ def decoded(path: Path, box: Any, size: int) -> torch.Tensor:
         with Image.open(path, formats=FORMATS) as image:
             area, flip = box(*image.size)
             pixels = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, area)
-    except Exception as error:  # on foreign bytes Pillow can raise anything
-        raise PipelagError(f"{path} is no image that can be read ({reason(error)})") from error
+    except Exception as error:  # on foreign bytes Pillow raises what it likes
+        raise PipelagError(f"{path} cannot be read as an image ({reason(error)})") from error
     array = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
     return array.flip(2) if flip else array
 

@@ -76,7 +76,7 @@ def idx_gz(paths: Sequence[Path]) -> Decoded:
         images, labels = f"{stem}-images-idx3-ubyte.gz", f"{stem}-labels-idx1-ubyte.gz"
         for name in (images, labels):
             if name not in files:
-                raise PipelagError(f"layout idx-gz needs a file {name}; there are {', '.join(files)}")
+                raise PipelagError(f"layout idx-gz needs a file {name}; the files are {', '.join(files)}")
         pixels, numbers = read_idx(files[images]), read_idx(files[labels])
         if pixels.ndim != 3 or numbers.ndim != 1 or len(pixels) != len(numbers) or not pixels.size:
             raise PipelagError(
@@ -159,10 +159,11 @@ def tiny_imagenet_zip(paths: Sequence[Path]) -> Decoded:
     strange = sorted({label for label, _, _ in files["test"]}.difference(ids))
     if not ids or not images or len(files["test"]) != len(images) or strange:
         raise PipelagError(
-            f"layout tiny-imagenet-zip needs images under train/<id>/images/ and val/images/, and the ids of the "
-            f"latter, among the former, in val/val_annotations.txt; {archive.name} has {len(files['train'])} images of "
-            f"{len(ids)} ids to train on, {len(images)} to test on, {len(files['test'])} of them in the list"
-            + (f", and no training images of {', '.join(strange)}" if strange else "")
+            "layout tiny-imagenet-zip needs training images under train/<id>/images/, test images under val/images/, "
+            f"and for each test image one of the training ids in val/val_annotations.txt; {archive.name} has "
+            f"{len(files['train'])} training images of {len(ids)} ids and {len(images)} test images, "
+            f"{len(files['test'])} of "
+            "them in the list" + (f", and no training images of {', '.join(strange)}" if strange else "")
         )
     names = {row[0]: row[1].partition(",")[0] for row in texts["words.txt"]}
     decoded = _decoded(files, ids)

@@ -34,7 +34,7 @@ def digits(size: int = 28) -> Dataset:
     from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 
     if size < 8:
-        raise PipelagError(f"digits have 8x8 pixels and can be enlarged: size should be 8 or more, not {size}")
+        raise PipelagError(f"digits have 8x8 pixels and can only be enlarged: size should be 8 or more, not {size}")
     raw = load_digits()
     images = F.interpolate(torch.from_numpy(raw.images).float().unsqueeze(1), (size, size), mode="bilinear")
     images = (images * (255 / 16)).round().to(torch.uint8)

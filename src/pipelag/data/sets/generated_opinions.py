@@ -78,13 +78,13 @@ def opinions(
     """
     if not 0 <= noise < 0.5 or min(train, test) < 1 or train + test > 100_000:
         raise PipelagError(
-            f"opinions need noise from 0 to below 0.5 and 1 to 100,000 texts, some in each part, not noise {noise:g}, "
-            f"{train:,} and {test:,} texts"
+            "opinions need noise from 0 to below 0.5 and up to 100,000 texts, at least one in each part, not noise "
+            f"{noise:g}, {train:,} and {test:,} texts"
         )
     if not 0 <= negated <= 1 or len(clauses) != 2 or not 2 <= clauses[0] <= clauses[1] <= LONGEST:
         raise PipelagError(
-            f"opinions have a share of 0 to 1 of their clauses negated and [fewest, most] clauses from 2 to {LONGEST}, "
-            f"not {negated:g} and {list(clauses)}"
+            "opinions need negated (a share of the clauses) from 0 to 1 and clauses [fewest, most] from 2 to "
+            f"{LONGEST}, not negated {negated:g} and clauses {list(clauses)}"
         )
     rng = random.Random(f"opinions {seed}")
     labels: dict[tuple[str, ...], int] = {}

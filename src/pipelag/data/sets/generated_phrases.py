@@ -57,7 +57,7 @@ def phrases(train: int = 20_000, test: int = 500, most: int = 999_999, seed: int
     """
     if not train + test <= most <= 999_999:
         raise PipelagError(
-            f"{train + test:,} different numbers need most from {train + test:,} to 999,999, not {most:,}"
+            f"phrases of {train + test:,} different numbers need `most` from {train + test:,} to 999,999, not {most:,}"
         )
     numbers = random.Random(seed).sample(range(most + 1), train + test)
     pairs: list[Pair] = [(" ".join(german(n)), " ".join(english(n))) for n in numbers]

@@ -62,7 +62,8 @@ def imdb(
     if test is not None:
         if not 1 <= test <= len(fields["test"]):
             raise PipelagError(
-                f"'imdb' has {len(fields['test']):,} reviews to test on; choose 1 to so many, not {test}"
+                f"'imdb' has {len(fields['test']):,} reviews to test on; choose test from 1 to {len(fields['test'])}, "
+                f"not {test}"
             )
         fields |= {part: fields[part][:test] for part in ("test", "test_labels")}
     return LabelledText("imdb", release.title, str(release), release.official, release.note, classes=CLASSES, **fields)
@@ -85,7 +86,7 @@ def jsonl_xz(paths: Sequence[Path]) -> Parts:
     for path in paths:
         part = path.name.partition(".")[0]
         if part not in parts:
-            raise PipelagError(f"layout jsonl-xz has files train.jsonl.xz and test.jsonl.xz, no {path.name}")
+            raise PipelagError(f"layout jsonl-xz takes the files train.jsonl.xz and test.jsonl.xz, not {path.name}")
         lines = io.StringIO(utf8(decompressed(path), str(path)), newline=None)
         try:
             for line in lines:
@@ -93,7 +94,7 @@ def jsonl_xz(paths: Sequence[Path]) -> Parts:
                 parts[part].append((int(row["id"]), int(row["label"]), str(row["text"])))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise PipelagError(
-                f"{path}, line {len(parts[part]) + 1}: no review with text, label and id "
+                f"{path}, line {len(parts[part]) + 1}: it should be a review with text, label and id "
                 f"({type(error).__name__}: {error})"
             ) from error
     return _complete(parts, paths)

@@ -82,7 +82,9 @@ def tatoeba(
         train: use only so many training pairs.
     """
     if {source, target} != {"de", "en"}:
-        raise PipelagError(f"'tatoeba' is German and English; choose source and target of de and en, not {source}")
+        raise PipelagError(
+            f"'tatoeba' has German and English only; choose de and en as source and target, not {source} and {target}"
+        )
     release = fetch("tatoeba")
     recipe = Recipe(source, target, merges=merges)
     split, shared = split_by_sentence(english_german(release), test, seed, train)
@@ -106,7 +108,7 @@ def split_by_sentence(pairs: Sequence[Pair], test: int, seed: int, train: int | 
     for pair in dict.fromkeys(pairs):
         by_first.setdefault(pair[0].lower(), []).append(pair)
     if not 0 < test < len(by_first):
-        raise PipelagError(f"{test:,} sentences to test on: choose 1 to {len(by_first) - 1:,}")
+        raise PipelagError(f"a test set of {test:,} sentences does not fit; choose 1 to {len(by_first) - 1:,}")
     rng = random.Random(seed)
     chosen = rng.sample(sorted(by_first), test)
     tested = [rng.choice(by_first[first]) for first in chosen]

@@ -165,7 +165,7 @@ def _training(pairs: Sequence[Pair], recipe: Recipe, dropped: dict[str, int]) ->
     """The training pairs after the clean-up; raises `PipelagError` if none is left."""
     clean = _clean(pairs, recipe, dropped)
     if not clean:
-        raise PipelagError(f"no training pair is left of {len(pairs):,}: {dropped or 'there is none'}")
+        raise PipelagError(f"none of the {len(pairs):,} training pairs can be used: {dropped or 'there are none'}")
     return clean
 
 

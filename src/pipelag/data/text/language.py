@@ -77,7 +77,8 @@ class LanguageBatches(Minibatches):
         rows = (len(data.train) - length - 1) // max(1, batch)
         if batch < 1 or length < 1 or rows < length:
             raise PipelagError(
-                f"'{data.name}' has {len(data.train):,} words, too few for {batch} rows with stretches of {length}"
+                f"'{data.name}' has {len(data.train):,} words, too few for a batch of {batch} rows and stretches of "
+                f"{length} words"
             )
         self.data, self.batch, self.length, self.seed, self.device = data, batch, length, seed, torch.device(device)
         self.row = rows

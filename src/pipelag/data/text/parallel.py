@@ -104,7 +104,7 @@ def corpus(
     usable = [(a, b) for a, b in split if a and b and len(a) <= most_tokens and len(b) <= most_tokens]
     if not usable:
         raise PipelagError(
-            f"'{name}' has no training pair left: of {len(train):,} all have an empty side or more than {most_tokens} "
+            f"'{name}' has no training pair left: all {len(train):,} have an empty side or more than {most_tokens} "
             "tokens; allow longer sentences"
         )
     if shared:
@@ -124,7 +124,7 @@ def corpus(
         if unknown[which] > most_unknown:
             raise PipelagError(
                 f"'{name}': {100 * unknown[which]:.0f} % of the test set's {which} words are unknown, more than "
-                f"{100 * most_unknown:.0f} %; lower least_count, or take text of one kind"
+                f"{100 * most_unknown:.0f} %; lower least_count, or take training and test text of the same kind"
             )
     return Corpus(
         name,

@@ -113,7 +113,7 @@ def english_german(release: Release) -> list[Pair]:
     rows = [line.split("\t") for line in text_of(content, release.title)]
     short = next((number for number, row in enumerate(rows, start=1) if len(row) < 2), None)
     if short is not None:
-        raise PipelagError(f"{release.title}, line {short:,}: English and German should stand apart by a tab")
+        raise PipelagError(f"{release.title}, line {short:,}: English and German should be separated by a tab")
     return [(row[0].strip(), row[1].strip()) for row in rows]
 
 

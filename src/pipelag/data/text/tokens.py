@@ -49,8 +49,8 @@ class TokenBatches(Minibatches):
         if multiple < 1 or longest * multiple > tokens:
             raise PipelagError(
                 f"the longest training sentence of '{data.name}' has {longest} tokens with its end, more than the "
-                f"{tokens // max(1, multiple)} that each of {multiple} parts of a minibatch of {tokens:,} tokens may "
-                f"have; allow {longest * multiple:,} tokens, or drop long sentences (most_pieces, most_tokens)"
+                f"{tokens // max(1, multiple)} that fit into each of the {multiple} parts of a minibatch of {tokens:,} "
+                f"tokens; allow {longest * multiple:,} tokens, or drop long sentences (most_pieces, most_tokens)"
             )
         falling = np.sort(self.lengths)[::-1]
         self.bounds = [0]  # where minibatches begin and end among the sentences sorted by length, the longest first
@@ -60,7 +60,7 @@ class TokenBatches(Minibatches):
             self.bounds.append(start + min(fit, (len(falling) - start) // multiple) * multiple)
         if len(self.bounds) < 2:
             raise PipelagError(
-                f"a minibatch of at least {multiple} sentences does not fit '{data.name}', which has {len(falling)}"
+                f"a minibatch needs at least {multiple} sentences, and '{data.name}' has only {len(falling)}"
             )
         self.arranged = lru_cache(maxsize=2)(self._arranged)
 

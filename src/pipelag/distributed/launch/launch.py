@@ -86,7 +86,7 @@ def launch(
         raise PipelagError(f"a worker needs 1 thread or more, not {threads}")
     count = torch.cuda.device_count()
     if device == "cuda" and count < workers:
-        only = ", or cuda:0, which they then share" if count else ""
+        only = ", or cuda:0, which they will share" if count else ""
         raise PipelagError(
             f"{workers} workers need {workers} GPUs, and this machine has {count}; use --device cpu{only}"
         )
@@ -96,7 +96,7 @@ def launch(
             "take fewer, or leave out the links"
         )
     if links is not None and meanwhile is not None:
-        raise PipelagError("workers behind links are watched by their hub, which calls nothing; leave out meanwhile")
+        raise PipelagError("meanwhile is not called for workers behind links; leave out meanwhile, or the links")
     payload = {"task": task, "arguments": arguments, "device": device, "threads": threads}
     payload |= {"patience": patience_of(patience), "local": links is None}
     with processes.stoppable(kept), processes.workers_folder() as folder:
@@ -222,7 +222,8 @@ def join(
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise PipelagError(
-            f"rank {rank} cannot reach the workers' store at {where}; is that machine up, and is it named so?"
+            f"rank {rank} cannot reach the workers' store at {where}; check that the machine is up and that its "
+            "address is right"
         ) from error
     store.set_timeout(ENDLESS)
     if torchrun.standing():
@@ -252,8 +253,8 @@ def check_backend(store: Any, rank: int, backend: str) -> None:
     first = store.get("backend/0").decode()
     if backend != first:
         raise PipelagError(
-            f"rank {rank} would talk by {backend} and rank 0 by {first}: not all machines have GPUs for their workers; "
-            "name a device that all have, such as --device cpu"
+            f"rank {rank} would communicate over {backend} and rank 0 over {first}: not all machines have GPUs for "
+            "their workers; name a device that all of them have, such as --device cpu"
         )
 
 

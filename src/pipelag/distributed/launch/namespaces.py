@@ -63,7 +63,7 @@ class Links:
 def obstacle(links: Links) -> str | None:
     """Why workers cannot be joined by such links on this machine, in one sentence; None where they can."""
     if sys.platform != "linux":
-        return f"network namespaces are Linux's, and this is {sys.platform}"
+        return f"network namespaces exist on Linux only, and this is {sys.platform}"
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             return f"the command {tool} is missing: install {package}"

@@ -96,8 +96,8 @@ def workers_folder() -> Iterator[Path]:
 def no_folder(error: OSError) -> PipelagError:
     """Why workers have no folder."""
     return PipelagError(
-        f"no folder for the workers can be made and locked beside other temporary files ({error.strerror}); let TMPDIR "
-        "name a folder where that can be done"
+        f"no folder for the workers can be created and locked among the temporary files ({error.strerror}); set TMPDIR "
+        "to a folder where it can"
     )
 
 

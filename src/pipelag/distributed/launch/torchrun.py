@@ -47,7 +47,11 @@ def check_world(workers: int, what: str) -> None:
     """Refuse a run that needs another number of processes than torchrun has started."""
     world = int(os.environ["WORLD_SIZE"]) if standing() else workers
     if world != workers:
-        remedy = "start it without torchrun" if workers == 1 else f"let --nnodes times --nproc-per-node be {workers}"
+        remedy = (
+            "start it without torchrun"
+            if workers == 1
+            else f"choose --nnodes and --nproc-per-node whose product is {workers}"
+        )
         raise PipelagError(f"torchrun has started {world} processes, and {what} is for {workers}; {remedy}")
 
 
@@ -78,7 +82,7 @@ def attempt(store: Any, rank: int, world: int, patience: float) -> str:
                 return new_name
         time.sleep(0.02)
     silent = (other for other in range(1, world) if not store.check([f"heard/{new_name}/{other}"]))
-    raise PipelagError(f"rank {0 if rank else next(silent)} has not come within {patience:g} s of rank {rank}")
+    raise PipelagError(f"rank {0 if rank else next(silent)} has not joined rank {rank} within {patience:g} s")
 
 
 def everywhere(
@@ -169,6 +173,6 @@ def check_shared(job: Job, folder: Path) -> None:
     for rank, host in blind.items():
         if host:
             raise PipelagError(
-                f"rank {rank} on {host} does not see what rank 0 writes to {folder}; let --out be a folder that all "
+                f"rank {rank} on {host} does not see what rank 0 writes to {folder}; set --out to a folder that all "
                 "machines share"
             )

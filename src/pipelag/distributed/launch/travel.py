@@ -72,8 +72,10 @@ def cannot_travel(
             culprit, error = name, refusal
             break
     reason = (
-        f"{' '.join(str(error).split())}; let it hold nothing that is of one process, such as a lock or an open file"
+        f"{' '.join(str(error).split())}; it should hold nothing of one process alone, such as a lock or an open file"
     )
     if isinstance(part := parts.get(culprit), nn.Module) and any(map(is_parametrized, part.modules())):
-        reason = "torch pickles no parametrized module; call torch.nn.utils.parametrize.remove_parametrizations"
+        reason = (
+            "torch cannot pickle a parametrized module; call torch.nn.utils.parametrize.remove_parametrizations first"
+        )
     return PipelagError(f"{culprit} cannot be sent to worker processes: {reason}")

@@ -175,11 +175,11 @@ class PipelineWorker(Worker):
         """
         for number, (output, first) in enumerate(zip(outputs, sender.metas or (), strict=False), start=1):
             if output.requires_grad != first.differentiable:
-                has, had = ("a", "none") if output.requires_grad else ("no", "one")
+                has, had = ("a", "no") if output.requires_grad else ("no", "a")
                 raise PipelagError(
-                    f"{what} has {has} gradient in tensor {number} where the first one had {had}; on real workers a "
-                    "stage's output has one in every minibatch or in none, so let no layer with weights be left out by "
-                    "chance, or simulate"
+                    f"tensor {number} of {what} has {has} gradient, but in the first message it had {had} gradient; "
+                    "on real workers a stage's output has a gradient in every minibatch or in none, so do not skip "
+                    "layers with weights at random, or use the simulated executor"
                 )
 
     def in_words(self, m: int) -> str:

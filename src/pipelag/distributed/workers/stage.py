@@ -322,8 +322,8 @@ def check_loss(loss: torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
         leaf = getattr(node, "variable", None)
         if leaf is not None and id(leaf) not in allowed:
             raise PipelagError(
-                f"the loss is computed from weights that are none of the last stage's (a tensor of shape "
-                f"{list(leaf.shape)}), of which real workers have copies; let the optimizer decay weights, or simulate"
+                f"the loss uses weights that are not the last stage's (a tensor of shape {list(leaf.shape)}), of which "
+                "real workers have only copies; apply weight decay in the optimizer, or use the simulated executor"
             )
 
 

@@ -84,7 +84,7 @@ class TorchWorker(WholeModel):
         """Perform the phase, minibatch after minibatch, each with its flush."""
         if self.job.uneven:
             raise PipelagError(
-                "torch.distributed.pipelining takes minibatches of one shape, and these differ; use gpipe or 1f1b_flush"
+                "torch.distributed.pipelining needs minibatches of one shape, but these differ; use gpipe or 1f1b_flush"
             )
         assignment, parts = self.assignment, self.assignment.phase.microbatches
         self.step = self.start
@@ -148,7 +148,7 @@ class TorchWorker(WholeModel):
         for tensor in tensors:
             if not tensor.is_floating_point():
                 raise PipelagError(
-                    f"a tensor of type {tensor.dtype} crosses the boundary at stage {self.stage}, and "
-                    "torch.distributed.pipelining sends a gradient of every tensor; use gpipe or 1f1b_flush"
+                    f"a tensor of type {tensor.dtype} crosses the boundary at stage {self.stage}, but "
+                    "torch.distributed.pipelining sends a gradient for every tensor; use gpipe or 1f1b_flush"
                 )
         return [TensorMeta.of(tensor) for tensor in tensors]

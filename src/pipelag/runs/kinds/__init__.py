@@ -72,7 +72,7 @@ def register(kind: Kind) -> Kind:
     asked = kind.options
     if "data" in kind.needs and isinstance(asked, type) and not issubclass(asked, options.TaskOptions):
         raise PipelagError(
-            f"runs of kind '{kind.name}' open data: derive {asked.__name__} from pipelag.runs.kinds.options.TaskOptions"
+            f"runs of kind '{kind.name}' read data; derive {asked.__name__} from pipelag.runs.kinds.options.TaskOptions"
         )
     KINDS[kind.name] = kind
     return kind

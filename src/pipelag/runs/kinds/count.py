@@ -29,7 +29,7 @@ def count(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
             rows = counting.rows(spec.model.name, spec.model.options, shape)
     if options.cuts and options.cuts[-1] >= rows[-1]["layer"]:
         raise PipelagError(
-            f"a cut after layer {options.cuts[-1]} leaves nothing to the last stage: '{spec.model.name}' has "
+            f"a cut after layer {options.cuts[-1]} leaves an empty last stage: '{spec.model.name}' has "
             f"{rows[-1]['layer']} layers"
         )
     folder = RunFolder(out, spec)

@@ -49,10 +49,12 @@ def measure(spec: RunSpec, out: Path, threads: int) -> Row:
     options = spec.asked(SpeedOptions)
     assert options.links is not None
     if in_bf16(spec):
-        raise PipelagError("a speed run over links compares with data parallelism, in fp32; leave out precision")
+        raise PipelagError("a speed run over links is compared with data parallelism in fp32; leave precision out")
     steps, least = options.block_steps or spec.phases[0].steps, 4 * spec.workers
     if steps < least:
-        raise PipelagError(f"blocks of {steps} steps never leave the fill; use block_steps of {least} or more")
+        raise PipelagError(
+            f"blocks of {steps} steps end before the pipeline is full; use block_steps of {least} or more"
+        )
     links = [Links(gbit, options.links.latency_ms) for gbit in options.links.gbit]
     folder = RunFolder(out, spec)
     folder.rewind(0)
@@ -73,7 +75,7 @@ def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], R
     assert spec.optimizer is not None
     task = open_task(spec, job.device)
     if task.batches.uneven:
-        raise PipelagError("a speed run over links takes minibatches of one shape: images, or running text")
+        raise PipelagError("a speed run over links needs minibatches of one shape; use images or running text")
     model = task.model(spec, job.device)
     model.train()
     (pipelined,) = phases_of(spec)

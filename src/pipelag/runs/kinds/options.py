@@ -122,7 +122,7 @@ class CountOptions(Typed):
     @model_validator(mode="after")
     def _increasing(self) -> CountOptions:
         if any(later <= cut for cut, later in pairwise(self.cuts)):
-            raise ValueError(f"cuts are the layers after which a stage ends, increasing, not {shown(self.cuts)}")
+            raise ValueError(f"cuts, the layers after which a stage ends, should increase, not be {shown(self.cuts)}")
         return self
 
 
@@ -140,7 +140,8 @@ class TimelineOptions(Typed):
         of_times = [name for name, value in (("topology", self.topology), ("clock", self.clock != "free")) if value]
         if self.costs is None and of_times:
             raise ValueError(
-                f"{of_times[0]} is for a schedule laid out in time; give the costs of its passes, or leave it out"
+                f"{of_times[0]} needs a schedule laid out in time; give the costs of its passes, or leave "
+                f"{of_times[0]} out"
             )
         return self
 
@@ -168,7 +169,9 @@ class Variant(Typed):
     def _momentum_alone(self) -> Variant:
         others = sorted(self.model_fields_set & {"backward", "recompute", "delta", "deltas", "phi", "D"})
         if self.momentum is not None and others:
-            raise ValueError(f"the model with momentum has a forward delay and a curvature alone, no {others[0]}")
+            raise ValueError(
+                f"the model with momentum takes only a forward delay and a curvature; leave {others[0]} out"
+            )
         return _older_first(self)
 
 
@@ -176,8 +179,8 @@ def _older_first(variant: V) -> V:
     """Refuse a backward delay above the forward delay: in PipeMare's model the backward reads no older weights."""
     if variant.backward is not None and variant.backward > variant.forward:
         raise ValueError(
-            f"a backward reads weights no older than its forward's: backward is {variant.backward}, forward "
-            f"{variant.forward}"
+            f"a backward should read weights no older than its forward's, but backward is {variant.backward} and "
+            f"forward is {variant.forward}"
         )
     return variant
 
@@ -200,8 +203,8 @@ class Trajectories(Typed):
     def _held(self) -> Trajectories:
         if self.steps * self.runs > MOST_LOSSES:
             raise ValueError(
-                f"{self.steps:,} steps of {self.runs:,} runs are more than {MOST_LOSSES:,} losses, which are held "
-                "together; take fewer"
+                f"{self.steps:,} steps of {self.runs:,} runs are more than the {MOST_LOSSES:,} losses that are held "
+                "in memory; take fewer"
             )
         return _older_first(self)
 
@@ -253,9 +256,11 @@ class Regression(Typed):
     @model_validator(mode="after")
     def _one_set(self) -> Regression:
         if self.data is not None and self.file is not None:
-            raise ValueError("data and file are two sets, and a regression is on one; leave one of them out")
+            raise ValueError("data and file are both given, but a regression uses one set; leave one of them out")
         if min(self.alphas[:2]) <= 0:
-            raise ValueError(f"alphas are step sizes, first and last above 0, not {shown(list(self.alphas))}")
+            raise ValueError(
+                f"alphas, the step sizes [first, last, how many], should be above 0, not {shown(list(self.alphas))}"
+            )
         return self
 
 
@@ -277,7 +282,10 @@ class Compute(Typed):
     @model_validator(mode="after")
     def _one_input(self) -> Compute:
         if (self.sample is None) == (self.words is None):
-            raise ValueError("a model takes numbers or words; give the shape of a sample, or of how many words it is")
+            raise ValueError(
+                "a model takes either numbers or words; give either sample (the shape of a sample) or words (its "
+                "number of words)"
+            )
         return self
 
 

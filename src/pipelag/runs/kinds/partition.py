@@ -56,7 +56,7 @@ def partition(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
     workers = options.workers or [cluster.workers]
     arms = checked_arms(options.arms, cluster, workers, spec.batch, options.cuts)
     if arms and spec.optimizer is None:
-        raise PipelagError("the arms of a plan hold an optimizer's state; name the run's optimizer")
+        raise PipelagError("the arms of a plan need an optimizer, whose state they hold; give the run an optimizer")
     sheet = data_sheet(options.device or source.roofline or "v100")
     profiles, notes = profiles_of(spec, source, options.device)
     profile = profiles.at(spec.batch)

@@ -42,12 +42,12 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     """
     if len(spec.phases) != 1 or spec.phases[0].stages != spec.workers:
         raise PipelagError(
-            f"a speed run needs one phase with {spec.workers} stages, that is {spec.workers - 1} cuts, for its "
-            f"{spec.workers} workers"
+            f"a speed run of {spec.workers} workers needs one phase with {spec.workers} stages, that is "
+            f"{spec.workers - 1} cuts"
         )
     if device.startswith("cuda:") and spec.workers > 1:
         raise PipelagError(
-            f"workers that share {device} are no faster than one; use --device cuda, with a GPU for each"
+            f"workers that share {device} are no faster than one; use --device cuda, with one GPU per worker"
         )
     if spec.asked(SpeedOptions).links is not None:
         return link_speed.measure(spec, out, threads)
@@ -79,7 +79,8 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
     fill = 2 * (pipelined.stages - 1) + 1
     if steps <= 2 * fill:
         raise PipelagError(
-            f"blocks of {steps} steps never leave the fill of {fill}; use block_steps of {2 * fill + 1} or more"
+            f"blocks of {steps} steps are too short for a pipeline that takes {fill} steps to fill; use block_steps "
+            f"of {2 * fill + 1} or more"
         )
     pipelined = replace(pipelined, steps=steps)
     alone = Phase(get("sequential"), steps)

@@ -181,7 +181,7 @@ def read_libsvm(path: str) -> tuple[np.ndarray, np.ndarray]:
     dense = np.asarray(inputs.todense())
     if len(targets) < 2 or not (np.isfinite(dense).all() and np.isfinite(targets).all()) or not targets.std():
         raise PipelagError(
-            f"'{path}' is no regression set: it should have two samples or more, all of finite numbers, and targets "
+            f"'{path}' is not a regression set: it should have at least two samples of finite numbers, and targets "
             "that differ"
         )
     dense = (dense - dense.mean(0)) / np.maximum(dense.std(0), 1e-12)
@@ -196,7 +196,9 @@ def regression_set(name: str) -> Release:
     """
     release = fetch(name)
     if release.layout != "libsvm":
-        raise PipelagError(f"'{name}' has the layout {release.layout}; a regression needs libsvm, as cpusmall has it")
+        raise PipelagError(
+            f"'{name}' has the layout {release.layout}; a regression needs the layout libsvm, such as cpusmall's"
+        )
     return release
 
 

@@ -39,14 +39,14 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     """
     if len(spec.phases) > 1:
         raise PipelagError(
-            f"a timeline is of one phase, and the run has {len(spec.phases)}; give each a run of its own"
+            f"a timeline shows one phase, but the run has {len(spec.phases)}; give each phase a run of its own"
         )
     (phase,) = spec.phases
     if phase.replicas:
-        raise PipelagError("a timeline's replicas are an option, options.replicas; give them there, not in the phase")
+        raise PipelagError("a timeline takes its replicas from options.replicas; give them there, not in the phase")
     if phase.recompute:
         raise PipelagError(
-            "a timeline runs no forward again; add its time to the backward's costs, and leave recompute out"
+            "a timeline does not recompute; leave recompute out, and add the forward's time to the backward's costs"
         )
     if phase.stage_lr:
         raise PipelagError("a timeline trains nothing; leave stage_lr out")
@@ -104,7 +104,7 @@ def plan_of(method: Method, phase: PhaseSpec, stages: int, options: TimelineOpti
         if method.name not in ("pipedream", "1f1b"):
             raise PipelagError(f"replicas belong to PipeDream's 1F1B-RR, not to '{method.name}'; use pipedream")
         if phase.microbatches > 1:
-            raise PipelagError("the replicas of 1F1B-RR take whole minibatches; leave out the microbatches")
+            raise PipelagError("the replicas of 1F1B-RR take whole minibatches; leave microbatches out")
         check_replicas(options.replicas, stages, phase.steps)
         return schedule("1f1b_rr", stages=stages, minibatches=phase.steps, replicas=options.replicas)
     return method.schedule(stages, phase.steps, phase.microbatches)
@@ -121,10 +121,10 @@ def costs_of(value: Any, stages: int) -> list[StageCost]:
         stage_costs = [StageCost(**costs) for costs in per_stage]
     except TypeError as error:
         raise PipelagError(
-            f"a stage's costs are forward, backward and the other fields of StageCost: {error}"
+            f"a stage's costs should be forward, backward and other fields of StageCost: {error}"
         ) from error
     if not any(cost.forward + cost.backward for cost in stage_costs):
-        raise PipelagError("no pass takes any time by these costs; let a forward or a backward take some")
+        raise PipelagError("with these costs no pass takes any time; give a forward or a backward a cost above 0")
     return stage_costs
 
 
@@ -133,7 +133,7 @@ def topology_of(content: dict[str, Any]) -> Topology:
     try:
         return Topology(**content)
     except TypeError as error:
-        raise PipelagError(f"a topology has bandwidth, latency, shared and overlap: {error}") from error
+        raise PipelagError(f"a topology should have only bandwidth, latency, shared and overlap: {error}") from error
 
 
 def timed_rows(timing: Timing, method: Method) -> list[dict[str, Any]]:
@@ -151,8 +151,8 @@ def rows_of(plan: Schedule, method: Method) -> list[dict[str, Any]]:
     """One row per pass: cycle, worker, and the weight versions read and written; refuses a schedule without a clock."""
     if plan.cycles is None:
         raise PipelagError(
-            f"the schedule '{plan.name}' has no clock, so that its passes have no cycles; give the timeline costs "
-            "(seconds of each stage), by which it is timed"
+            f"the schedule '{plan.name}' has no clock, so its passes have no cycles; give the timeline costs "
+            "(seconds of each stage) to time it with"
         )
     read = Readings(plan, method, clocked=True)
     return [

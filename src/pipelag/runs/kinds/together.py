@@ -59,5 +59,5 @@ def train_together(
 
 def _reported(error: Exception, out: Path) -> Exception:
     words = " ".join(str(error).split()) or type(error).__name__
-    print(f"pipelag: the run in {out} has ended, and the others go on: {words}", file=sys.stderr)
+    print(f"pipelag: the run in {out} has failed, and the others continue: {words}", file=sys.stderr)
     return error

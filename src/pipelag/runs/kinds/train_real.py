@@ -183,7 +183,7 @@ def _evaluated(
             if step < resume:  # from an earlier pipeline, which was evaluated elsewhere
                 continue
             raise PipelagError(
-                f"the checkpoints of step {step} are gone from {checkpoints.folder}; start the run again"
+                f"the checkpoints of step {step} are missing from {checkpoints.folder}; start the run again"
             )
         load_whole(model, checkpoints.model(step))
         row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}

@@ -233,7 +233,10 @@ def newest(folder: RunFolder) -> dict[str, Any] | None:
         if saved is not None and folder.holds(saved["recorder"]["offset"], saved["recorder"]["digest"]):
             return saved
         if saved is not None:
-            print(f"pipelag: {folder.metrics} is not what it was at {path.name}, which is left out", file=sys.stderr)
+            print(
+                f"pipelag: {folder.metrics} has changed since {path.name} was written, so that checkpoint is not used",
+                file=sys.stderr,
+            )
     return None
 
 
@@ -252,7 +255,7 @@ class Watch:
         """Start to measure the current phase, if the options ask for it."""
         if self.asked is not None:
             if self.training.pipeline.phase.replicated:
-                raise PipelagError("options.discrepancy watches one worker per stage; leave it out with replicas")
+                raise PipelagError("options.discrepancy needs one worker per stage; leave it out, or the replicas")
             self.measuring = Discrepancy(self.training.pipeline, tuple(self.asked.horizons), self.asked.every)
         return self.measuring
 
