@@ -9,20 +9,20 @@ from numbers import Integral, Real
 from pipelag.errors import PipelagError, expect, shown
 from pipelag.typed import check_keywords
 
-MOST = 1e30  # seconds or bytes: sums and quotients of such stay numbers
+MOST = 1e30  # seconds or bytes; sums and quotients of values up to this stay finite
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """One stage. Times in seconds and sizes in bytes, both per microbatch but for `update` and `weight_bytes`.
+    """The costs of one stage: seconds and bytes per microbatch, except `update` and `weight_bytes`.
 
-    forward, backward: of a microbatch's passes.
+    forward, backward: seconds of the passes of a microbatch.
     update: seconds of one update.
-    output_bytes: what its output takes on a link; the gradient that comes back is as large.
-    kept_bytes: the activations it keeps from a microbatch's forward to its backward.
-    recompute: of an R action; the forward's time where it is not given.
-    weight_bytes: of one copy of the weights.
-    entering_bytes: the part of `kept_bytes` that is its input, all that the first stage of a recomputed segment keeps.
+    output_bytes: bytes that the stage sends on; the gradient that it gets back is as large.
+    kept_bytes: the activations that it keeps from a microbatch's forward to its backward.
+    recompute: seconds of a recomputation (R); None: as long as the forward.
+    weight_bytes: bytes of one copy of the weights.
+    entering_bytes: the stage's input, a part of `kept_bytes`; the first stage of a recomputed segment keeps no more.
     """
 
     forward: float
@@ -68,44 +68,53 @@ class Topology:
             expect(f"a link's {name}", getattr(self, name), bool, "True or False")
 
     def seconds(self, size: float) -> float:
-        """How long a message of `size` bytes is on a free link."""
+        """The seconds that a message of `size` bytes takes over a free link."""
         return self.latency + size / self.bandwidth
 
     def ring_seconds(self, size: float, workers: int) -> float:
-        """How long so many workers sum gradients of `size` bytes in a ring of such links; see `ring_seconds`."""
+        """The seconds that so many workers take to sum gradients of `size` bytes in a ring of these links.
+
+        See the function `ring_seconds`.
+        """
         return ring_seconds(size, workers, self.bandwidth, self.latency)
 
 
 def summed_bytes(size: float, workers: int) -> float:
-    """What all workers together send until each has the sum of their gradients of `size` bytes: 2 (m-1) of it.
+    """The bytes that m workers send in all until each has the sum of their gradients: 2 (m-1) times their `size`.
 
-    In a ring each sends 2 (m-1)/m of it; with a server among them the others send it theirs and get the sum back.
+    In a ring each worker sends 2 (m-1)/m of the size. If one of them is the server, the others send it their gradients
+    and get the sum back.
     """
     return 2 * (workers - 1) * size
 
 
 def summed_messages(workers: int) -> int:
-    """How many follow one another meanwhile: 2 (m-1), of each worker in a ring, over the link of a server."""
+    """The number of messages that follow one another in such a sum: 2 (m-1).
+
+    In a ring each worker sends so many; a server's link carries so many.
+    """
     return 2 * (workers - 1)
 
 
 def ring_seconds(size: float, workers: int, bandwidth: float, latency: float = 0.0) -> float:
-    """A ring all-reduce of `size` bytes: each worker sends 2 (m-1)/m of it and receives as many meanwhile, in 2 (m-1)
-    messages; none where there is nothing to sum. PipeDream's section 3.1 has half of it each way (ambiguity C4).
+    """The seconds of a ring all-reduce of `size` bytes among m workers.
+
+    Each worker sends 2 (m-1)/m of the size in 2 (m-1) messages, and receives as much at the same time. Nothing to sum
+    takes no time. PipeDream's section 3.1 counts half of these bytes as sent, half as received (ambiguity C4).
     """
     return summed_bytes(size, workers) / workers / bandwidth + summed_messages(workers) * latency * (size > 0)
 
 
 def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: float) -> list[StageCost]:
-    """Equal stages, as the papers' diagrams assume: by default a backward takes twice a forward's time.
+    """The costs of equal stages, as the papers' diagrams assume: by default a backward lasts two forwards.
 
     Args:
         forward, backward: seconds per microbatch.
-        sizes: what else a `StageCost` has, by name: `output_bytes=`, `update=`, ...
+        sizes: other fields of `StageCost` by name: `output_bytes=`, `update=`, ...
 
     Raises:
-        PipelagError: no whole number of stages from 1 on, a time or size that is no number from 0 on, or one that no
-            `StageCost` has.
+        PipelagError: `stages` is no whole number from 1 on, a time or size is no number from 0 on, or `sizes` names a
+            field that `StageCost` does not have.
     """
     if not isinstance(stages, Integral) or stages < 1:
         raise PipelagError(f"the number of stages is {shown(stages)}; it should be a whole number from 1 on")
@@ -114,7 +123,7 @@ def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: f
 
 
 def check_costs(costs: Sequence[StageCost], stages: int) -> None:
-    """Refuse what is no cost of a stage, and costs for another number of stages."""
+    """Refuse costs that are not `StageCost`s, or that are not one per stage."""
     for number, cost in enumerate(costs, start=1):
         expect(f"cost {number}", cost, StageCost, "a pipelag.StageCost, such as those of pipelag.uniform(4)")
     if len(costs) != stages:
