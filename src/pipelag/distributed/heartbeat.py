@@ -1,9 +1,9 @@
 """Heartbeats: every rank regularly tells the job's store that it is alive, and ends when another rank falls silent.
 
 A rank falls silent if it is stopped (SIGSTOP), its machine hangs or its network is lost; after `patience` seconds the
-others end and name it. A slow rank is not silent, because a thread of its own beats. All ranks also end if all beat,
-but none has computed anything, or been ready to, for ten times the patience (a deadlock, a read that never ends). They
-then name the rank whose main thread waits for something other than its peers, and the line where it waits.
+others end and name it. A slow rank is not silent, because it beats in a thread of its own. All ranks also end if all
+beat, but none has computed anything, or been ready to, for ten times the patience (a deadlock, a read that never ends).
+They then name the rank whose main thread waits for something other than its peers, and the line where it waits.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Heartbeat:
 
     Args:
         store: a connection of its own, because a store's client does one thing at a time.
-        patience: seconds.
+        patience: seconds for which a rank may be silent.
         lost: called once, from a thread, with the rank that failed and the reason; it should end the process.
         local: the store is on this machine and ends only with the launcher, so that no answer is no failure (Ctrl-Z).
     """

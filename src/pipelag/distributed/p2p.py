@@ -162,8 +162,8 @@ class Sender:
     A channel copies a message at once. In a group, sends are asynchronous, and a tensor is kept alive until it has
     left.
 
-    ahead: how many messages this worker may be ahead of its neighbour by the schedule. Older sends have left, and
-        waiting for them takes no time; it is needed because gloo completes a send only when it is waited for.
+    ahead: how many messages this worker may be ahead of its neighbour by the schedule. The sender waits for older
+        sends, because gloo completes a send only when it is waited for; they have left, so the wait takes no time.
     """
 
     def __init__(self, wire: Wire, peer: int, ahead: int, metas: list[TensorMeta] | None = None) -> None:

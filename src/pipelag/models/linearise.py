@@ -57,7 +57,7 @@ def linearise(
 
     The result can be cut, profiled, partitioned and trained. Its layers hold the model's own modules, so training one
     trains the other, and a module that is used twice stays one. If the model has several inputs, the result takes them
-    as a tuple (or a dict). Arguments with defaults keep their defaults.
+    as a tuple (or a dict). Arguments with defaults keep them.
 
     Args:
         layers: where layers begin. "weights": at every module with weights (kernels, matrices), which takes along what

@@ -23,7 +23,7 @@ def trace(
     inputs: Sequence[str] | Mapping[str, Any] = (),
     output: str | None = None,
 ) -> Traced:
-    """The operators of a model in the order in which it calls them. Arguments with defaults keep their defaults.
+    """The operators of a model in the order in which it calls them. Arguments with defaults keep them.
 
     Args:
         whole: modules, by path or class, that are each taken as one operator.

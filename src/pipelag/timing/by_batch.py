@@ -50,9 +50,10 @@ class Profiles:
         return self.made[samples]
 
     def sizes(self, samples: int) -> Sizes:
-        """The sizes of the profile `at(samples)`, without making it: they are linear in the number of samples.
+        """The sizes of the profile `at(samples)`, read off a line, because they are linear in the number of samples.
 
-        The line goes through the first two profiles made; every further one is checked against it (`check_line`).
+        The line goes through the first two profiles made, which are made here if need be. Every further profile is
+        checked against it (`check_line`).
         """
         if self.scaled:
             return Sizes.of(self.make(samples))

@@ -91,7 +91,7 @@ def summed_bytes(size: float, workers: int) -> float:
 def summed_messages(workers: int) -> int:
     """The number of messages that follow one another in such a sum: 2 (m-1).
 
-    In a ring each worker sends so many; a server's link carries so many.
+    In a ring each worker sends so many messages; with a server, its link carries so many.
     """
     return 2 * (workers - 1)
 

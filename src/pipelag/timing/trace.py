@@ -18,8 +18,8 @@ COLOURS = {"F": "thread_state_running", "B": "thread_state_runnable", "R": "yell
 def row_of(worker: int, action: Action, start: float, end: float, microbatches: int) -> dict[str, Any]:
     """The timeline row of an action.
 
-    If minibatches have several microbatches, the row also has `microbatch`, the action's number, which is that of the
-    minibatch for an update or a sum.
+    If minibatches have several microbatches, the row also has `microbatch`, the action's number. For an update or a sum
+    this is the number of the minibatch.
     """
     kind, stage, number = action
     per = 1 if kind in ("U", "S") else microbatches
