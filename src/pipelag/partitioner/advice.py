@@ -83,7 +83,7 @@ def choices(
 ) -> tuple[list[Choice], dict[str, str]]:
     """Time every registered method that follows a schedule, over those of the partitioner's plans that may suit it.
 
-    A method recomputes activations where it fits into memory only so.
+    A method recomputes activations if it fits into memory only with recomputation.
 
     Args:
         microbatches: of a minibatch, for methods that split it; None: as few as fill the pipeline (`parts_of`).
@@ -237,7 +237,7 @@ def parts_of(method: Method, stages: int, batch: int, microbatches: int | None) 
 
 
 def timed(laid: Laid, clock: Clock) -> Choice:
-    """Time a method over one plan, with recomputation where it fits into memory only so.
+    """Time a method over one plan; it recomputes activations if it fits into memory only with recomputation.
 
     Args:
         clock: the seconds found before. Where moving weights is free, methods of one schedule take equally long.

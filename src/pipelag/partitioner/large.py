@@ -51,7 +51,10 @@ class Machine:
         return min(self.inside, self.between * self.ports / min(stages, self.server))
 
     def links(self, stages: int) -> Topology:
-        """The links between neighbouring stages: all as those between servers, if a pipeline spans several."""
+        """The links between neighbouring stages, which are taken to be equal.
+
+        They are those between servers if a pipeline spans several servers, otherwise those inside a server.
+        """
         return Topology(self.inside if stages <= self.server else self.between, self.latency)
 
 

@@ -194,8 +194,9 @@ class Record:
 
     losses: on the last stage, by the number of the minibatch since the worker began; replicas have a part each.
     updated: the second at which each update of the worker's first stage was done.
-    seconds: the whole phase. waited: seconds of waiting for messages. sending: seconds of sending. The rest is `busy`.
-    sent_bytes: bytes that the worker sent.
+    seconds: the whole phase. waited: waiting for messages. sending: sending messages and summing gradients over
+        replicas. The rest is `busy`.
+    sent_bytes: bytes that the worker sent, those of sums included.
     spans: (action, start, end) of every action by the machine's monotonic clock, without the wait for its inputs. An
         update or synchronisation has the number of the worker's own minibatch.
     memory: bytes by kind at the peak: weights, weight copies, optimizer state, kept activations. On a GPU also the
