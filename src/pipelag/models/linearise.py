@@ -1,8 +1,8 @@
-"""A branching model (residual, inception, dense, a transformer) as a row of layers, by torch.fx or torch.export.
+"""Lay out a branching model (residual, inception, dense, a transformer) as a row of layers.
 
-PipeDream's profiler takes a model apart in an order in which it runs (section 3.1); this does so for any model that
-one of the two can trace. Between two layers crosses every tensor that a later one still needs, alone or in a tuple: a
-boundary inside a residual block carries the branch and the skip.
+PipeDream's profiler takes a model apart in an order in which it runs (section 3.1); this module does so for any model
+that torch.fx or torch.export can trace. All tensors that a later layer still needs cross a boundary, alone or in a
+tuple: a boundary inside a residual block carries the branch and the skip.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pipelag.tensors import alone, as_tuple
 
 LAYERS = ("weights", "operators")
 SEVERAL = {"chunk", "split", "unbind", "tensor_split", "topk", "sort", "kthvalue", "mode", "cummax", "cummin"}
-SEVERAL |= {"aminmax", "var_mean", "std_mean", "meshgrid", "broadcast_tensors"}  # give several tensors
-ALONG = {"max", "min", "median", "nanmedian"}  # so do these along a dimension
+SEVERAL |= {"aminmax", "var_mean", "std_mean", "meshgrid", "broadcast_tensors"}  # these return several tensors
+ALONG = {"max", "min", "median", "nanmedian"}  # these return several tensors if they are along a dimension
 
 
 class Linearised(nn.Sequential):
@@ -114,7 +114,10 @@ def linearise(
 
 
 def laid_out(model: nn.Module, traced: Traced, layers: str, crossing: int | None) -> Linearised:
-    """The traced steps as a row of layers. What follows from sizes alone each layer finds again where it needs it."""
+    """Lay out the traced steps as a row of layers.
+
+    Values that depend on sizes only do not cross boundaries: each layer that needs one computes it again.
+    """
     constants = {step.name: step for step in traced.steps if step.op == "get_attr"}
     sized = {step.name: step for step in traced.steps if step.name in traced.sized}
     work = [step for step in traced.steps if step.name not in constants and step.name not in sized]
@@ -133,7 +136,7 @@ def laid_out(model: nn.Module, traced: Traced, layers: str, crossing: int | None
         pieces.append(Piece(model, traced, piece_steps, inputs, output, settled))
     row, modules = Linearised(*pieces), set(model.modules())
     for module in row.modules():
-        if module not in modules:  # those of the model stay in their mode, in which one of them may be frozen
+        if module not in modules:  # the model's own modules keep their modes, since some may be frozen
             module.training = model.training
     return row
 
@@ -141,7 +144,16 @@ def laid_out(model: nn.Module, traced: Traced, layers: str, crossing: int | None
 def from_sizes(
     needed: Iterable[str], inputs: Iterable[str], traced: Traced, sized: Mapping[str, Step]
 ) -> list[Step] | None:
-    """The steps that make what is needed of what follows from sizes, from a layer's inputs; None: these do not tell."""
+    """The steps that compute the needed values that depend on sizes only, from the sizes of a layer's inputs.
+
+    Args:
+        needed: names of values that the layer uses; only those among `sized` are computed here.
+        inputs: names of the layer's inputs.
+        sized: by name, the steps that depend on sizes only.
+
+    Returns:
+        The steps, or None if the inputs do not have all the sizes.
+    """
     where = {size: (Ref(name), number) for name in inputs for number, size in enumerate(traced.shapes.get(name, ()))}
     steps: dict[str, Step] = {}
 
@@ -164,7 +176,7 @@ def from_sizes(
 def compare(
     model: nn.Module, row: nn.Module, asked: Sequence[str], inputs: Mapping[str, Any], output: str | None
 ) -> None:
-    """Refuse a row that computes something else than its model, in evaluation, on the examples it was laid out for."""
+    """Refuse a row of layers that computes something else than its model, in evaluation, on the examples of inputs."""
     if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
         return
     from pipelag.models.exporting import Called
@@ -176,10 +188,10 @@ def compare(
     try:
         for called, value in ((Called(model, inputs, output).eval(), given), (row.eval(), alone(given))):
             with torch.no_grad(), preserved_randomness(), unchanged_attributes(model):
-                torch.manual_seed(0)  # of what it draws in evaluation
+                torch.manual_seed(0)  # for random numbers in evaluation
                 results.append(called(tree_map(torch.clone, value)))
                 for buffer, before in buffers.items():
-                    if not torch.equal(buffer, before):  # it counts its calls, say
+                    if not torch.equal(buffer, before):  # for example a count of calls
                         buffer.copy_(before)
     finally:
         for module, mode in modes.items():
@@ -187,7 +199,7 @@ def compare(
     expected, outputs = results
     for correct, computed in zip(as_tuple(expected), as_tuple(outputs), strict=True):
         sizes, most = correct.abs(), torch.finfo(correct.dtype).max / 2 if correct.is_floating_point() else inf
-        # but for what a mask leaves: -inf or the least number would allow any difference
+        # Masked values (-inf, or the least number) would make the tolerance too large, so leave them out.
         largest = float(sizes.masked_fill(~(sizes < most), 0).max())
         if not torch.allclose(correct, computed, rtol=1e-3, atol=1e-3 * largest, equal_nan=True):
             apart = float((correct - computed).nan_to_num(0.0, inf, -inf).abs().max())
@@ -198,7 +210,7 @@ def compare(
 
 
 def in_order(steps: Sequence[Step], model: nn.Module) -> list[Step]:
-    """The steps with the parts of what gives several tensors taken out at once, so that only tensors travel on."""
+    """The steps in an order in which several tensors are unpacked at once, so that only tensors cross boundaries."""
     several = {step.name for step in steps if gives_several(model, step)}
     parts = [s for s in steps if s.target in (operator.getitem, getattr) and s.args[0] in several]
     parts = [step for step in parts if isinstance(step.args[1], (int, str))]
@@ -211,7 +223,7 @@ def in_order(steps: Sequence[Step], model: nn.Module) -> list[Step]:
 
 
 def gives_several(model: nn.Module, step: Step) -> bool:
-    """Whether an operator's value is a tuple of tensors, as far as its name tells."""
+    """Whether an operator returns a tuple of tensors, as far as its name tells."""
     if step.several:
         return True
     if step.op == "call_module":
@@ -221,7 +233,7 @@ def gives_several(model: nn.Module, step: Step) -> bool:
 
 
 def live(steps: Sequence[Step], traced: Traced, at: int) -> list[str]:
-    """The values made before step `at` that it or a later one needs, or the output, in the order they were made."""
+    """The values made before step `at` that this step, a later one or the output needs, in the order they were made."""
     values = [*traced.inputs, *(step.name for step in steps[:at])]
     needed = {name for step in steps[at:] for name in step.uses} | set(refs(traced.output))
     return [name for name in values if name in needed and name not in traced.sized]
@@ -235,7 +247,7 @@ def boundaries(
     layers: str,
     crossing: int | None,
 ) -> list[int]:
-    """The steps at which a new layer begins, but for the first."""
+    """The numbers of the steps at which a new layer begins, except the first."""
     no_tensor = scalars(steps) | set(traced.sizes) | {step.name for step in steps if gives_several(model, step)}
     matrices = {name for name, step in constants.items() if is_weight(thing(model, step))}
     sized = {step.name: step for step in traced.steps if step.name in traced.sized}
@@ -258,10 +270,10 @@ def boundaries(
     before = None
     for at, step in enumerate(steps):
         if begins(step):
-            if before is not None:  # where fewer tensors must cross, the cut may lie earlier: before a normalisation
+            if before is not None:  # if too many tensors cross here, the layer may begin earlier: at a normalisation
                 start = at
                 while step.within and start - 1 > before and steps[start - 1].within == step.within:
-                    start -= 1  # a reshape before the product is its module's
+                    start -= 1  # a reshape before the product belongs to the same module
                 bounds += [place for place in range(start, before, -1) if allowed(place)][:1]
             before = at
     return bounds

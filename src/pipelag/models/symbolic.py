@@ -1,4 +1,4 @@
-"""A model's operators by torch.fx, which runs its forward once on stand-ins that write down what is done to them."""
+"""Trace a model by torch.fx, which runs the forward once on stand-ins that record the operators applied to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BACKWARD_HOOKS = tuple(name for name in HOOKS if "backward" in name)
 
 
 class _Value(fx.Proxy):
-    """torch.fx's, which remembers where `+=` and the like are in the forward, not `+`."""
+    """A proxy of torch.fx that marks augmented assignments (`+=` and the like), which torch.fx records as `+`."""
 
 
 def _augmented(plain: Any) -> Any:
@@ -40,9 +40,9 @@ for _target, _plain in PLAIN.items():
 
 
 class _Tracer(fx.Tracer):
-    """torch.fx's, which remembers the module in which it failed, and where gradients or autocast were off or on."""
+    """A tracer of torch.fx that notes the module in which it failed, and whether gradients and autocast were on."""
 
-    proxy_buffer_attributes = True  # else what is calculated from a buffer would be a constant of the trace
+    proxy_buffer_attributes = True  # else values computed from a buffer would be constants of the trace
 
     def __init__(self, whole: Sequence[str | type[nn.Module]]) -> None:
         super().__init__()
@@ -88,13 +88,13 @@ def traced(
     output: str | None,
     left: Values | None = None,
 ) -> Traced:
-    """The operators of a model, in the mode (training or evaluation) that it is in; arguments as of `trace`.
+    """The operators of a model, in its present mode (training or evaluation); for other arguments see `trace`.
 
     Args:
-        left: is given the values that the call leaves in the model's attributes.
+        left: is filled with the values that the call leaves in the model's attributes.
 
     Raises:
-        PipelagError: a model that torch.fx cannot follow, or of which a row of layers would leave something out.
+        PipelagError: a model that torch.fx cannot trace, or that does something which a row of layers would leave out.
     """
     taken, fixed = _arguments(model, inputs)
     if any(getattr(model, name) for name in HOOKS):
@@ -122,7 +122,10 @@ def traced(
 
 
 def _arguments(model: nn.Module, asked: Sequence[str]) -> tuple[set[str], dict[str, Any]]:
-    """Of a model's forward the names of the inputs, with defaults where they are asked for, and all other defaults."""
+    """The names of the inputs of a model's forward, and the defaults of its other arguments.
+
+    asked: arguments with defaults that are inputs as well.
+    """
     parameters = inspect.signature(model.forward).parameters.values()
     if isinstance(model, nn.DataParallel) or hasattr(model, "_orig_mod"):  # the latter: torch.compile's
         raise PipelagError(f"{type(model).__name__} wraps the model; give the model itself")
@@ -147,9 +150,10 @@ def _arguments(model: nn.Module, asked: Sequence[str]) -> tuple[set[str], dict[s
 def _followed(
     model: nn.Module, tracer: _Tracer, fixed: dict[str, Any], left: Values
 ) -> tuple[fx.Graph, dict[str, Any]]:
-    """The graph of a model's forward, and by name the tensors that this makes without looking at its input.
+    """The graph of a model's forward, and by name the tensors that the forward makes without its inputs.
 
-    torch.fx hangs these onto the model, and a forward may assign to its own modules: each gets back what it had.
+    torch.fx attaches these tensors to the model, and a forward may assign to its own modules; afterwards all modules
+    are as they were.
     """
     modules: dict[str, nn.Module] = dict(model.named_modules())
     for name in tracer.names:
@@ -177,7 +181,7 @@ def _followed(
 
 
 def _step(node: fx.Node, model: nn.Module, constants: Mapping[str, Any]) -> Step:
-    """What a node of the graph computes."""
+    """The step of a node of the graph."""
     if node.op == "get_attr" and (made := constants.get(str(node.target))) is not None:
         return Step(node.name, "call_function", constant, (made.detach(),), {})
     module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -187,17 +191,17 @@ def _step(node: fx.Node, model: nn.Module, constants: Mapping[str, Any]) -> Step
 
 
 def _by_name(arguments: Any) -> Any:
-    """Arguments of a node, with names in place of the nodes among them."""
+    """The arguments of a node, with names in place of nodes."""
     return mapped(arguments, lambda leaf: Ref(leaf.name) if isinstance(leaf, fx.Node) else leaf)
 
 
 def _idle(node: fx.Node) -> bool:
-    """Whether it only fetches what nobody uses."""
+    """Whether a node only fetches a value that no other node uses."""
     return not node.users and (node.op == "get_attr" or node.target is operator.getitem)
 
 
 def _tensors(model: nn.Module, value: Any, keep: str | None) -> Any:
-    """What a model gives, a `Ref` or a tuple of them; of values by name the one to keep."""
+    """A model's output as a `Ref` or a tuple of them; if the model returns values by name, the one to keep."""
     if keep is not None:
         if not isinstance(value, dict):
             raise PipelagError(
@@ -217,7 +221,7 @@ def _tensors(model: nn.Module, value: Any, keep: str | None) -> Any:
 
 
 def refuse_assigned(model: nn.Module, buffers: Sequence[str]) -> None:
-    """Refuse a forward that puts other tensors into the place of its buffers."""
+    """Refuse a forward that replaces its buffers by other tensors."""
     if buffers:
         raise PipelagError(
             f"{type(model).__name__} assigns a new tensor to its buffer '{buffers[0]}' in its forward, which its "
@@ -242,7 +246,7 @@ def _untraceable(model: nn.Module, tracer: _Tracer, error: Exception) -> Pipelag
 
 
 def _erase(graph: fx.Graph, node: fx.Node) -> None:
-    """A placeholder whose default was taken, and the checks that torch.fx made of it."""
+    """Erase a placeholder whose default is used, and the checks that torch.fx made of it."""
     for user in list(node.users):
         _erase(graph, user)
     graph.erase_node(node)
@@ -261,7 +265,7 @@ def _overwrites(step: Step, module: nn.Module | None) -> bool:
 
 
 def _overwritten(value: Any, path: str) -> bool:
-    """Whether what a trace left at a buffer's path is that buffer, changed in place (`self.count += 1`)."""
+    """Whether the value that a trace left at a buffer's path is this buffer, changed in place (`self.count += 1`)."""
     node: Any = value.node if isinstance(value, fx.Proxy) else None
     while node is not None and (node.target in OVERWRITING or "augmented" in node.meta):
         node = node.args[0]

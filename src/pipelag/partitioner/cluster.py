@@ -19,7 +19,7 @@ from pipelag.typed import MOST_WORKERS, Typed, checked
 
 
 class LevelOptions(Typed):
-    """A level in a file: bytes per second, seconds per message."""
+    """A level in a file: its workers, bytes per second, and seconds per message."""
 
     workers: int = Field(ge=1, le=MOST_WORKERS)
     bandwidth: float = Field(gt=0, le=1e18)
@@ -27,7 +27,7 @@ class LevelOptions(Typed):
 
 
 class ClusterOptions(Typed):
-    """A cluster in a file: bytes of a worker, where they are limited."""
+    """A cluster in a file: its levels, and the bytes of a worker's memory (None: no limit)."""
 
     levels: list[LevelOptions] = Field(min_length=1, max_length=4)
     memory: float | None = Field(default=None, gt=0, le=1e18)
@@ -90,11 +90,11 @@ class Cluster:
 
     @property
     def workers(self) -> int:
-        """m_1 x m_2 x ...: all workers."""
+        """The number of all workers, m_1 x m_2 x ..."""
         return prod(level.workers for level in self.levels)
 
     def collapsed(self) -> Cluster:
-        """The same workers on one level, with the slowest links: there a stage may have any number of replicas.
+        """The same workers on one level with the slowest links, so that a stage may have any number of replicas.
 
         The hierarchical recurrence replicates whole servers, so it cannot express a plan such as 15-1 on 4x4.
         """
@@ -102,7 +102,7 @@ class Cluster:
         return Cluster((Level(self.workers, link.bandwidth, link.latency),), self.memory)
 
     def first(self, workers: int) -> Cluster:
-        """The part that so many workers fill, server by server; with more servers than it has where they are needed."""
+        """The part of the cluster that so many workers fill, server by server; it may need further servers."""
         levels: list[Level] = []
         left = workers
         for number, level in enumerate(self.levels, start=1):
@@ -114,7 +114,7 @@ class Cluster:
         return Cluster(tuple(levels), self.memory)
 
     def link(self, first: int, last: int) -> Topology:
-        """The slowest one among workers `first` to `last` (from 0, numbered server by server).
+        """The slowest link among workers `first` to `last` (numbered from 0, server by server).
 
         A message that crosses several levels has the smallest of their bandwidths and the largest of their latencies.
         """
@@ -127,19 +127,20 @@ class Cluster:
         return slowest(crossed)
 
     def line(self, workers: int) -> Cluster:
-        """Exactly so many workers of it on one level, joined by the slowest link among them: for a straight plan."""
+        """Exactly so many workers of the cluster on one level, joined by their slowest link, for a straight plan."""
         link = self.first(workers).link(0, workers - 1)
         return flat(workers, link.bandwidth, link.latency)
 
     def without_latency(self) -> Cluster:
-        """The cluster as the paper's cost knows it (section 3.1)."""
+        """The cluster without latencies, as in the paper's cost (section 3.1)."""
         return replace(self, levels=tuple(replace(level, latency=0.0) for level in self.levels))
 
     def between(self, before: range, after: range) -> Topology:
-        """The slowest link that minibatches take from one stage's workers to the next one's.
+        """The slowest link that minibatches take from one stage's workers (`before`) to the next one's (`after`).
 
-        Minibatch m goes from replica m mod |before| to replica m mod |after|: all pairs whose numbers differ by a
-        multiple of the counts' greatest common divisor. Of such a class the two that lie furthest apart are slowest.
+        Minibatch m goes from replica m mod |before| to replica m mod |after|. So the pairs that communicate are those
+        whose numbers are equal modulo the greatest common divisor of |before| and |after|. Among the pairs of one
+        residue, the two workers furthest apart have the slowest link.
         """
         classes = gcd(len(before), len(after))
         return slowest(self.link(before[k], after[len(after) - classes + k]) for k in range(classes))
@@ -167,7 +168,7 @@ class Cluster:
 
     @classmethod
     def load(cls, path: Path | str, workers: int | None = None) -> Cluster:
-        """Read a YAML file."""
+        """Read a cluster from a YAML file; see `of`."""
         expect("the cluster's file", path, (str, PathLike), "a path")
         content = read_yaml(Path(path), "a cluster file")
         if not isinstance(content, dict):
@@ -179,12 +180,12 @@ class Cluster:
 
 
 def flat(workers: int, bandwidth: float = inf, latency: float = 0.0) -> Cluster:
-    """One level of equal workers."""
+    """A cluster with one level of equal workers."""
     return Cluster((Level(workers, bandwidth, latency),))
 
 
 def slowest(links: Iterable[Level | Topology]) -> Topology:
-    """As slow as the slowest: of levels that a message crosses, or of links that there are. Of none: no limits."""
+    """A link as slow as the slowest of these, with the least bandwidth and the largest latency; of none: no limits."""
     among = list(links)
     return Topology(
         min((link.bandwidth for link in among), default=inf), max((link.latency for link in among), default=0.0)
@@ -192,15 +193,15 @@ def slowest(links: Iterable[Level | Topology]) -> Topology:
 
 
 def paper_seconds(size: float, workers: int, bandwidth: float) -> float:
-    """The communication term as the recurrence prints it, 2 (m-1) |w| / B: m times the ring's (ambiguity C4).
+    """The seconds of summing gradients as PipeDream's recurrence prints them: 2 (m-1) |w| / B, without latency.
 
-    It has no latency, as the paper has none.
+    This is m times what a ring of m workers takes (ambiguity C4).
     """
     return summed_bytes(size, workers) / bandwidth
 
 
 def server_seconds(size: float, workers: int, bandwidth: float, latency: float = 0.0) -> float:
-    """A parameter server on one of the workers: its link carries all gradients, then all that goes back."""
+    """The seconds of summing gradients on one of the workers, whose link carries all gradients and then all sums."""
     return summed_bytes(size, workers) / bandwidth + summed_messages(workers) * latency * (size > 0)
 
 
@@ -209,19 +210,25 @@ GATHER = {"ring": ring_seconds, "server": server_seconds}
 
 
 def sync_of(name: str) -> Any:
-    """The cost of synchronising a stage's replicas, by name; refused where it is none."""
+    """The function for the cost of summing gradients among a stage's replicas, by name.
+
+    Raises:
+        PipelagError: an unknown name (the message names the nearest).
+    """
     if name not in SYNC:
         raise unknown("form of the communication cost", name, SYNC)
     return SYNC[name]
 
 
 def wait_free(backward: Sequence[float], sizes: Sequence[float], seconds: Any, before: float = 0.0) -> float:
-    """How long a backward takes with gradients sent as they become ready, last layer first (wait-free backpropagation).
+    """The seconds of a backward during which gradients are summed as they become ready (wait-free backpropagation).
+
+    The last layer's gradients are ready first.
 
     Args:
-        backward: seconds of the layers' backward, first layer first; sizes: bytes of their weights.
-        seconds: of synchronising so many bytes.
-        before: seconds before the last layer's backward, of forwards that run again.
+        backward: seconds of the layers' backwards, first layer first; sizes: bytes of their weights.
+        seconds: gives the seconds of summing gradients of so many bytes.
+        before: seconds before the last layer's backward, in which forwards run again.
     """
     computed, sent = before, 0.0
     for of_layer, size in zip(reversed(backward), reversed(sizes), strict=True):

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from pipelag.errors import PipelagError, expect, shown
 from pipelag.typed import check_keywords
 
-MOST = 1e30  # seconds or bytes: sums and quotients of such stay numbers
+MOST = 1e30  # seconds or bytes; sums and quotients of values up to this stay finite
 
 
 @dataclass(frozen=True)
@@ -70,30 +70,39 @@ class Topology:
             expect(f"a link's {name}", getattr(self, name), bool, "True or False")
 
     def seconds(self, size: float) -> float:
-        """How long a message of `size` bytes is on a free link."""
+        """The seconds that a message of `size` bytes takes over a free link."""
         return self.latency + size / self.bandwidth
 
     def ring_seconds(self, size: float, workers: int) -> float:
-        """How long so many workers sum gradients of `size` bytes in a ring of such links; see `ring_seconds`."""
+        """The seconds that so many workers take to sum gradients of `size` bytes in a ring of these links.
+
+        See the function `ring_seconds`.
+        """
         return ring_seconds(size, workers, self.bandwidth, self.latency)
 
 
 def summed_bytes(size: float, workers: int) -> float:
-    """What all workers together send until each has the sum of their gradients of `size` bytes: 2 (m-1) of it.
+    """The bytes that m workers send in all until each has the sum of their gradients: 2 (m-1) times their `size`.
 
-    In a ring each sends 2 (m-1)/m of it; with a server among them the others send it theirs and get the sum back.
+    In a ring each worker sends 2 (m-1)/m of the size. If one of them is the server, the others send it their gradients
+    and get the sum back.
     """
     return 2 * (workers - 1) * size
 
 
 def summed_messages(workers: int) -> int:
-    """How many follow one another meanwhile: 2 (m-1), of each worker in a ring, over the link of a server."""
+    """The number of messages that follow one another in such a sum: 2 (m-1).
+
+    In a ring each worker sends so many messages; with a server, its link carries so many.
+    """
     return 2 * (workers - 1)
 
 
 def ring_seconds(size: float, workers: int, bandwidth: float, latency: float = 0.0) -> float:
-    """A ring all-reduce of `size` bytes: each worker sends 2 (m-1)/m of it and receives as many meanwhile, in 2 (m-1)
-    messages; none where there is nothing to sum. PipeDream's section 3.1 has half of it each way (ambiguity C4).
+    """The seconds of a ring all-reduce of `size` bytes among m workers.
+
+    Each worker sends 2 (m-1)/m of the size in 2 (m-1) messages, and receives as much at the same time. Nothing to sum
+    takes no time. PipeDream's section 3.1 counts half of these bytes as sent, half as received (ambiguity C4).
     """
     return summed_bytes(size, workers) / workers / bandwidth + summed_messages(workers) * latency * (size > 0)
 
@@ -117,7 +126,7 @@ def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: f
 
 
 def check_costs(costs: Sequence[StageCost], stages: int) -> None:
-    """Refuse what is no cost of a stage, and costs for another number of stages."""
+    """Refuse costs that are not `StageCost`s, or that are not one per stage."""
     for number, cost in enumerate(costs, start=1):
         expect(f"cost {number}", cost, StageCost, "a pipelag.StageCost, such as those of pipelag.uniform(4)")
     if len(costs) != stages:
