@@ -9,8 +9,12 @@ from tests.results.cases.stale_weights import (
     AT_A_TENTH,
     CONTROL,
     CONTROLLED,
+    DEPTHS,
     PAPER,
+    PRINTED,
+    RATES,
     USUAL,
+    coarse,
     counts,
     ends,
     gpipe_summary,
@@ -19,6 +23,7 @@ from tests.results.cases.stale_weights import (
     more,
     moved,
     real,
+    rising,
     rows,
     speeds,
 )
@@ -161,3 +166,70 @@ def not_less_than_doubles() -> Pair:
     """It is the same."""
     double = gpipe_summary(bubble=lambda arm, old: 0.4 if arm.labels["arm"].startswith("4") else 0.2)
     return pair("text_vs_gpipe_speedup", double, gpipe_summary(bubble=lambda arm, old: 0.2))
+
+
+# Alike is so both ways: each where its case has the numbers apart the other way
+
+
+def deepest_above(result: str) -> Pair:
+    """AlexNet's deepest pipeline ends above the shallower ones."""
+    return pair(result, lambda: ends(PRINTED), lambda: ends(PRINTED | {("AlexNet", "8-stage"): 80.5}))
+
+
+@part(PAPER, "figure_5b", "spread_below_half_a_point")
+def not_above() -> Pair:
+    return deepest_above("figure_5b")
+
+
+@part(PAPER, "table_2", "alexnet_independent_of_stages")
+def not_above_either() -> Pair:
+    return deepest_above("table_2")
+
+
+@part(PAPER, "precision", "ends_alike_here")
+def coarser_not_above() -> Pair:
+    return pair("precision", coarse((91.3, 83.2)), coarse((91.3, 86.0)))
+
+
+@part(PAPER, "precision", "costs_alike_here")
+def coarser_not_cheaper() -> Pair:
+    return pair("precision", coarse((91.3, 83.2)), coarse((91.3, 87.0)))
+
+
+@part(PAPER, "control_curves", "four_run_alike_here")
+def four_not_above() -> Pair:
+    usual = {"otherwise": rising(86.0, 9.0)}
+    return pair("control_curves", lambda: lines({"otherwise": USUAL}), lambda: lines(usual | {"4-stage": USUAL}))
+
+
+# One arm below two others, where its case has it above both
+
+
+@part(PAPER, "figure_5b", "deepest_costs_most_here")
+def below_the_baseline_too() -> Pair:
+    """All pipelines end above the baseline, the deepest above it the least."""
+    holds = PRINTED | {("AlexNet", "8-stage"): 75.0}
+    return pair("figure_5b", lambda: ends(holds), lambda: ends(holds | {("AlexNet", "non-pipelined"): 70.0}))
+
+
+@part(PAPER, "figure_5c", "deepest_costs_most_here")
+def below_the_shallowest_too() -> Pair:
+    """It ends below the baseline, and above the shallowest."""
+    return pair("figure_5c", lambda: ends(PRINTED), lambda: ends(PRINTED | {("VGG-16", "4-stage"): 70.0}))
+
+
+# Runs that diverge
+
+
+def one_diverges(arm: str) -> Make:
+    """Table 7's runs, of which one of ResNet-362's diverges."""
+    usual, lost = ends(RATES), ends({("ResNet-362", arm): None})
+    meant = ("ResNet-362", arm, 1)
+    return lambda run: (lost if (run.labels["model"], run.labels["arm"], run.seed) == meant else usual)(run)
+
+
+@part(PAPER, "table_7", "deeper_needs_smaller_rate", becomes=None)
+def smaller_rate_does_not_diverge() -> Pair:
+    """With one rate a run diverges: that says that a smaller one is needed. With the smaller one, too: nothing."""
+    both_lost = dict.fromkeys(((DEPTHS[-1], "one rate"), (DEPTHS[-1], "pipelined")))
+    return pair("table_7", lambda: one_diverges("one rate"), lambda: ends(RATES | both_lost))
