@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,12 @@ import pytest
 
 from pipelag.errors import PipelagError
 from pipelag.experiments import Arm, load_paper, papers
-from pipelag.results.judging import by_seed, every_run, extent
+from pipelag.results.judging import by_seed, every_run, extent, learned
 from pipelag.results.leaderboard.scores import above
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.leaderboard import ORDER, accuracies, searched
-from tests.results.made_up import CASES, PARTS, SEEDS, Key, Pair, context, trained, trained_as
+from tests.results.made_up import CASES, PARTS, SEEDS, Key, Pair, context, log, trained, trained_as
 
 pytestmark = pytest.mark.usefixtures("in_project")
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,6 +147,28 @@ def test_seeds_that_a_scale_leaves_out_are_not_missed() -> None:
     assert [*runs((1, 2))] == [0] and [*runs(())] == [0, 1, 2]
     with pytest.raises(NotLogged, match="XPipe has no log"):
         runs((0, 1, 2))
+
+
+def test_a_seed_that_is_asked_for_and_has_no_log_is_missed() -> None:
+    """The mean of the others would be another arm's."""
+    runs = context("stale_weights", "figure_5d", lambda arm: None if arm.seed == 1 else trained(50.0))
+    for judged in (by_seed, partial(every_run, named="8 stages")):
+        with pytest.raises(NotLogged, match="2 of 3"):
+            judged(runs, arm="8-stage")
+
+
+@pytest.mark.parametrize("classes", [10, 2])
+def test_an_arm_that_does_not_learn_with_one_seed_says_nothing(classes: int) -> None:
+    """By a tenth of the way from chance to all right; and where a run diverges."""
+    edge = 100 / classes + (100 - 100 / classes) / 10
+    ends: list[float | None] = [edge + 0.1, edge, None]
+    for end, ends_here in zip(ends, (True, False, False), strict=True):
+        final = None if end is None else {"accuracy": end}
+        of_seed_1 = log(final=final, diverged_at=None if final else 7, data={"classes": classes})
+        learns = log(final={"accuracy": 99.0}, data={"classes": classes})
+        runs = context("stale_weights", "figure_5d", lambda arm, one=of_seed_1: one if arm.seed == 1 else learns)  # type: ignore[misc]
+        with nullcontext() if ends_here else pytest.raises(NotLogged, match="seed 1"):
+            learned(runs, "8 stages", arm="8-stage")
 
 
 def test_labels_that_fit_the_runs_of_several_arms_are_refused() -> None:

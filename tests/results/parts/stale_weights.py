@@ -25,9 +25,11 @@ from tests.results.cases.stale_weights import (
     real,
     rising,
     rows,
+    sized_as,
     speeds,
+    switched,
 )
-from tests.results.made_up import Make, Pair, altered, both, part, with_rows
+from tests.results.made_up import Make, Pair, altered, both, part, trained, with_rows
 
 
 def pair(result: str, holds: Callable[[], Make], fails: Callable[[], Make]) -> Pair:
@@ -233,3 +235,83 @@ def smaller_rate_does_not_diverge() -> Pair:
     """With one rate a run diverges: that says that a smaller one is needed. With the smaller one, too: nothing."""
     both_lost = dict.fromkeys(((DEPTHS[-1], "one rate"), (DEPTHS[-1], "pipelined")))
     return pair("table_7", lambda: one_diverges("one rate"), lambda: ends(RATES | both_lost))
+
+
+# When runs come to rest
+
+
+@part(PAPER, "figure_5a", "converges_alike")
+def one_evaluation_apart() -> Pair:
+    """At the first and at the second evaluation, of 300 and of 600."""
+
+    def at_once(evaluations: int, steps_of_10: int) -> Make:
+        late = [10.0] * (steps_of_10 - 1) + [90.0] * (evaluations - steps_of_10 + 1)
+        return lines({"otherwise": [90.0] * evaluations, "10-stage": late})
+
+    return pair("figure_5a", lambda: at_once(300, 2), lambda: at_once(600, 3))
+
+
+@part(PAPER, "figure_5b", "all_converge")
+def none_falls() -> Pair:
+    """One falls to the end."""
+    usual = {"otherwise": USUAL}
+    falling = [90.0 - 30.0 * step / 299 for step in range(300)]
+    return pair("figure_5b", lambda: lines(usual), lambda: lines(usual | {"6-stage": falling}))
+
+
+def with_one_seed(arm: str, end: float | None) -> Make:
+    """All come to rest alike, but with one seed an arm ends there, where it was from the beginning; None: diverges."""
+    usual = lines({"otherwise": USUAL})
+
+    def make(run: Arm) -> RunLog:
+        if (run.labels["arm"], run.seed) != (arm, 1):
+            return usual(run)  # type: ignore[return-value]
+        how = {"diverged_at": 7} if end is None else {"accuracy": end, "line": [end] * 300}
+        return trained(**how, steps=30_000, phases=sized_as(run))  # type: ignore[arg-type]
+
+    return make
+
+
+@part(PAPER, "figure_5c", "converges_alike")
+def no_seed_is_lost() -> Pair:
+    return pair("figure_5c", lambda: lines({"otherwise": USUAL}), lambda: with_one_seed("10-stage", 10.0))
+
+
+@part(PAPER, "figure_5d", "converges_alike")
+def no_seed_diverges() -> Pair:
+    return pair("figure_5d", lambda: lines({"otherwise": USUAL}), lambda: with_one_seed("8-stage", None))
+
+
+def before_and_after(before: float, after: float, pipelined: float = 0.0) -> Callable[[], Make]:
+    """Hybrids so far above pipelined training as it is usually before and after their switch, and pipelined training
+    so far above that, too."""
+
+    def make() -> Make:
+        usual = switched(0.0)
+
+        def changed(arm: Arm) -> RunLog | None:
+            run = usual(arm)
+            assert run is not None
+            switch = arm.spec.phases[0].steps if "hybrid" in arm.labels["arm"] else 0
+            for row in run.rows:
+                if "hybrid" in arm.labels["arm"]:
+                    row["accuracy"] += before if row["step"] <= switch else after
+                elif arm.labels["arm"].startswith("Pipelined"):
+                    row["accuracy"] += pipelined
+            return run
+
+        return changed
+
+    return make
+
+
+@part(PAPER, "figure_7", "jumps_to_baseline_here")
+def nearer_than_before() -> Pair:
+    """As near before the switch."""
+    return pair("figure_7", before_and_after(0.0, 8.0), before_and_after(8.0, 8.0))
+
+
+@part(PAPER, "figure_7", "jumps_to_baseline_here")
+def above_the_pipelined() -> Pair:
+    """Pipelined training is as good."""
+    return pair("figure_7", before_and_after(0.0, 8.0), before_and_after(0.0, 8.0, pipelined=8.0))
