@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pipelag.experiments import Arm
+from pipelag.results.logs import RunLog
 from tests.results.cases.stale_weights import (
     AT_A_TENTH,
     CONTROL,
