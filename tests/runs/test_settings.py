@@ -139,16 +139,17 @@ def test_label_smoothing_is_of_the_loss_that_trains(tokens: int | None) -> None:
 
 
 def test_beam_and_length_penalty_are_those_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, float]] = []
+    """Which writes ten words more than twice the source's at most."""
+    asked: list[tuple[int, int, float]] = []
 
     def search(model: Any, source: torch.Tensor, beam: int, longest: int, lenpen: float) -> list[list[int]]:
-        asked.append((beam, lenpen))
+        asked.append((beam, longest - 2 * source.shape[1], lenpen))
         return [[] for _ in source]
 
     monkeypatch.setattr(text_metrics, "search", search)
     task = opened(**TRANSLATION, options={"beam": 3, "lenpen": 0.6})
     task.measure(task.model(RunSpec.model_validate(SPEC | TRANSLATION), CPU))
-    assert asked == [(3, 0.6)]
+    assert asked == [(3, 10, 0.6)]
 
 
 def test_a_stretch_of_running_text_is_as_long_as_the_spec_says() -> None:
