@@ -71,7 +71,7 @@ class RunFolder:
     def holds(self, offset: int, digest: str) -> bool:
         """Whether the growing log begins with so many bytes of this SHA-256."""
         log = self.metrics.read_bytes() if self.metrics.exists() else b""
-        return len(log) >= offset and hashlib.sha256(log[:offset]).hexdigest() == digest
+        return hashlib.sha256(log[:offset]).hexdigest() == digest
 
     def rewind(self, offset: int) -> None:
         """Cut the growing log back to the length it had at the checkpoint that is resumed."""

@@ -365,12 +365,13 @@ for _figure in ("figure_2", "figure_3"):
 
 @part(PAPER, "table_3", "iwslt_t1_twice", becomes=None)
 def of_a_target_that_sync_reaches() -> Pair:
-    """With one seed synchronous training never comes to it."""
+    """T1 is as late as synchronous training, but with one seed that never comes to it."""
 
-    def make(ends: Callable[[Arm], float]) -> Make:
-        return lambda arm: training({"Sync": rising(ends(arm), 8), "T1": rising(34.4, 16)})(arm)
+    def make(sync: Callable[[Arm], float], over: tuple[int, int]) -> Make:
+        return lambda arm: training({"Sync": rising(sync(arm), over[0]), "T1": rising(34.4, over[1])})(arm)
 
-    return both(PAPER, "table_3", make(lambda arm: 34.5), make(lambda arm: 30.0 if arm.seed == 1 else 34.5))
+    short = make(lambda arm: 30.0 if arm.seed == 1 else 34.5, (20, 20))
+    return both(PAPER, "table_3", make(lambda arm: 34.5, (8, 16)), short)
 
 
 # Equal is so both ways

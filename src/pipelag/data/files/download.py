@@ -81,8 +81,6 @@ def download(
                 size = _stated_size(address, most_bytes, pause) if sums is None else sums.bytes
                 if sums is None:  # nothing would tell that a part is that of another file
                     part.unlink(missing_ok=True)
-                if _size(part) > size:
-                    part.unlink()
                 joined = _complete(address, part, size, pause)
                 complaint = _complaint(part, target, sums)
                 if joined and complaint is not None:  # halves of two files, it may be
