@@ -397,24 +397,21 @@ for _claim, _model, _servers, _other in (
     _plan(_claim, _model, _servers, _other)
 
 
-def all_straight(cells: Cells) -> Callable[[Arm, RunLog], RunLog]:
-    """The same, and every network has layers enough for a straight plan."""
-
-    def change(arm: Arm, run: RunLog) -> RunLog:
-        changed = as_planned(cells)(arm, run)
-        if any(row.get("plan") == "straight" for row in changed.rows):
-            return changed
-        found_plan = next(row for row in changed.rows if row.get("plan") == PRINTED)
-        return replace(changed, rows=[*changed.rows, found_plan | {"plan": "straight"}])
-
-    return change
-
-
 @case(PAPER, "table_1", "epoch_speedups")
 def epoch_speedups() -> Pair:
     """VGG-16 gains less than half as much on Cluster-A; GNMT-8 can be straight."""
-    slow = TABLE_1 | {("VGG-16", "4x4 (A)"): ("15-1", 2.25)}
-    return real("table_1", all_straight(TABLE_1), all_straight(slow))
+
+    def long(cells: Cells) -> Callable[[Arm, RunLog], RunLog]:
+        def change(arm: Arm, run: RunLog) -> RunLog:
+            changed = as_planned(cells)(arm, run)
+            if any(row.get("plan") == "straight" for row in changed.rows):
+                return changed
+            found_plan = next(row for row in changed.rows if row.get("plan") == PRINTED)
+            return replace(changed, rows=[*changed.rows, found_plan | {"plan": "straight"}])
+
+        return change
+
+    return real("table_1", long(TABLE_1), long(TABLE_1 | {("VGG-16", "4x4 (A)"): ("15-1", 2.25)}))
 
 
 @case(PAPER, "table_1", "vgg16_gains_more_here")

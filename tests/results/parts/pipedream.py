@@ -13,12 +13,9 @@ from tests.results.cases.pipedream import (
     PAPER,
     PRINTED,
     SERVERS,
-    TABLE_1,
     Row,
     after,
-    all_straight,
     as_it_is,
-    as_planned,
     ends_otherwise,
     figure_1,
     linked,
@@ -368,12 +365,6 @@ def waits(*percents: float) -> Make:
 def visibly_less() -> Pair:
     """By 1.1 points of the time of all GPUs, and by 0.9."""
     return both(PAPER, "table_1", waits(10.0, 11.1), waits(10.0, 10.9))
-
-
-@part(PAPER, "table_1", "epoch_speedups", becomes=None)
-def each_can_be_laid() -> Pair:
-    """GNMT-8 has too few layers for the paper's straight plan."""
-    return real("table_1", all_straight(TABLE_1), as_planned(TABLE_1))
 
 
 def half_the_epochs(result: str) -> Pair:
