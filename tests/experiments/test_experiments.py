@@ -120,7 +120,7 @@ def test_a_setup_may_have_seeds_of_its_own_and_its_runs_keep_their_ids(config: P
         }
 
     several, one = seeds("figure_3a"), seeds("figure_3b")
-    assert list(several) == [0, 1, 2] and list(one) == [0]
+    assert list(several) == [0, 1, 2] and list(one) == [0] and len(set(several.values())) == 3
     change(config / "scales/quick.yaml", "    alexnet:\n      seeds: [0, 1, 2]\n", "    alexnet:\n")
     assert seeds("figure_3a") == {0: several[0]} and seeds("figure_3b") == one
 
@@ -461,6 +461,17 @@ def test_a_scale_has_the_seeds_of_the_one_that_it_extends(config: Path) -> None:
     assert load_scale("mine").seeds == load_scale("standard").seeds == [0, 1, 2]
     (config / "scales/mine.yaml").write_text(text + "seeds: [7]\n")
     assert load_scale("mine").seeds == [7]
+
+
+def test_a_scale_leaves_out_and_asks_what_the_one_that_it_extends_does_and_more(config: Path) -> None:
+    left = [(each.paper, each.result, each.why) for each in load_scale("quick").leave_out]
+    change(config / "scales/quick.yaml", "name: quick", "name: quick\nleast_seeds: {pipemare: 2, spectrain: 2}")
+    text = "name: mine\ntitle: Mine\nnote: shorter\nextends: quick\nleast_seeds: {spectrain: 3}\n"
+    (config / "scales/mine.yaml").write_text(text + "leave_out:\n- {paper: spectrain, result: table_1, why: no time}\n")
+    mine = load_scale("mine")
+    assert mine.least_seeds == {"pipemare": 2, "spectrain": 3}
+    whys = [(each.paper, each.result, each.why) for each in mine.leave_out]
+    assert left and whys == [*left, ("spectrain", "table_1", "no time")]
 
 
 def test_no_published_log_names_a_folder_of_the_machine_that_made_it() -> None:

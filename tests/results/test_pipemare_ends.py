@@ -14,7 +14,7 @@ from pipelag.results.logs import Item
 from pipelag.results.pipemare.costs import unreached
 from pipelag.results.pipemare.headline import PAPERS_LENGTHS, variants
 from pipelag.results.pipemare.lemmas import lemma_1
-from pipelag.results.pipemare.quality import best_of, last_cell
+from pipelag.results.pipemare.quality import area, best_of, last_cell
 from pipelag.results.verdict import JUDGES, verdicts
 from tests.results.cases.pipemare import PAPER, rising, training, warmed_up
 from tests.results.made_up import context, log
@@ -54,6 +54,15 @@ def test_a_run_that_diverged_has_no_end() -> None:
     assert last_cell(runs, task="images", arm="T2") == "8.0 (sd 0.0)"
     assert last_cell(runs, task="images", arm="Sync") is None
     assert best_of(runs) == "best of 2 evaluations"
+
+
+def test_evaluations_that_a_run_that_diverged_never_came_to_count_as_0() -> None:
+    rows = [{"bleu": 10.0, "accuracy": 20.0}, {"bleu": 30.0, "accuracy": 40.0}]
+    runs = context(PAPER, "table_3", lambda arm: log(rows, diverged_at=7 if arm.seed else None))
+    spec = runs.select(task="translation", arm="T1")[0].arm.spec
+    asked = spec.steps // spec.evaluate_every
+    means = area(runs, task="translation", arm="T1")
+    assert asked > 2 and means == pytest.approx({0: 20.0, 1: 40.0 / asked, 2: 40.0 / asked})
 
 
 def test_a_target_that_no_warmed_up_run_reaches_is_said_with_where_it_is_from() -> None:

@@ -17,6 +17,7 @@ from pipelag.results.spectrain.learning_curves import STYLES
 from pipelag.results.spectrain.timing import disagreeing, methods_timed
 from pipelag.results.spectrain.training import (
     above_vanilla_here,
+    as_trained,
     at_least_data_on_four,
     mean_order,
     stale_below_here,
@@ -51,6 +52,18 @@ def test_whichever_arm_does_not_learn_nothing_is_judged_by_it(arm: str) -> None:
     finding = stale_below_here(broken)
     assert finding.holds is None and f"{arm} of Transformer does not learn here" in finding.why
     assert "Data P. over " in finding.why  # the other arm's is told
+
+
+def test_what_a_run_reached_before_it_diverged_says_nothing() -> None:
+    def make(arm: Arm) -> RunLog | None:
+        run = learnt({})(arm)
+        lost = run is not None and (arm.labels.get("arm"), arm.seed) == ("SpecTrain", 1)
+        return replace(run, summary=run.summary | {"final": None, "diverged_at": 7}) if run and lost else run
+
+    runs = context("spectrain", "table_1", make)
+    assert as_trained(runs, "VGG16", "Data P.")
+    with pytest.raises(NotLogged, match="diverged with seed 1"):
+        as_trained(runs, "VGG16", "SpecTrain")
 
 
 def test_a_network_told_against_decides_though_another_is_not_trained() -> None:

@@ -138,6 +138,10 @@ def test_a_finished_run_whose_log_is_another_is_not_taken_for_it(tmp_path: Path,
     assert folders.finished(tmp_path / "copy", spec().id) is None
 
 
+def test_a_finished_run_is_not_taken_for_another(unbroken: Path) -> None:
+    assert folders.finished(unbroken, spec().id) is not None and folders.finished(unbroken, spec(seed=3).id) is None
+
+
 def test_what_a_checkpoint_counts_on_is_on_the_disk_before_it_takes_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,9 +337,8 @@ def test_what_a_run_says_of_itself_is_held_to_what_it_wrote(tmp_path: Path, unbr
     for damage in (zeroed, lambda path: path.write_text(path.read_text().replace("date", "data") + "\n"), Path.unlink):
         damage(path)
         assert folders.finished(tmp_path / "copy", run) is None
-        if name == "environment.json":
-            with pytest.raises(PipelagError, match=r"the log in .* (is damaged|is not what its run wrote)"):
-                read_log(tmp_path / "copy")
+        with pytest.raises(PipelagError, match=r"the log in .* (is damaged|is not what its run wrote)"):
+            read_log(tmp_path / "copy")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from pipelag.__main__ import main
 from pipelag.errors import PipelagError
 from pipelag.files import alone
 from pipelag.runs.carry_out import carry_out
-from pipelag.runs.folder import leaving_nothing
+from pipelag.runs.folder import RunFolder, leaving_nothing
 from pipelag.runs.kinds.theory import read_libsvm
 from pipelag.runs.spec import RunSpec
 from pipelag.simulate.training import SimulatedTraining
@@ -308,6 +308,19 @@ def test_where_nothing_was_computed_nothing_is_left(tmp_path: Path, more: dict[s
     (tmp_path / "d" / "mine.txt").write_text("kept")
     assert run(tmp_path / "c", **few) == run(tmp_path / "d", **few) == 2
     assert (tmp_path / "c" / "partial" / "id").exists() and [*(tmp_path / "d").iterdir()] == [tmp_path / "d/mine.txt"]
+
+
+def test_what_was_computed_is_left(tmp_path: Path) -> None:
+    """Lines without a checkpoint, too."""
+    out = tmp_path / "a"
+    with pytest.raises(PipelagError, match="refused"), leaving_nothing(out):
+        RunFolder(out, RunSpec.model_validate(SPEC)).log({"step": 1})
+        raise PipelagError("refused")
+    assert (out / "partial" / "metrics.jsonl").read_text() == '{"step": 1}\n' and (out / "partial" / "id").exists()
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(PipelagError, match="refused"), leaving_nothing(out):
+        raise PipelagError("refused")
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
 def test_what_another_process_makes_meanwhile_is_left(tmp_path: Path) -> None:

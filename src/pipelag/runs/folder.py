@@ -75,7 +75,7 @@ class RunFolder:
     def holds(self, offset: int, digest: str) -> bool:
         """Whether the first `offset` bytes of the growing log have the SHA-256 `digest`."""
         log = self.metrics.read_bytes() if self.metrics.exists() else b""
-        return len(log) >= offset and hashlib.sha256(log[:offset]).hexdigest() == digest
+        return hashlib.sha256(log[:offset]).hexdigest() == digest
 
     def rewind(self, offset: int) -> None:
         """Cut the growing log back to the length in bytes that it had at the checkpoint to be resumed."""

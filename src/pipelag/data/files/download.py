@@ -81,8 +81,6 @@ def download(
                 size = _stated_size(address, most_bytes, pause) if sums is None else sums.bytes
                 if sums is None:  # without sums, a part of another file would go unnoticed
                     part.unlink(missing_ok=True)
-                if _size(part) > size:
-                    part.unlink()
                 joined = _complete(address, part, size, pause)
                 complaint = _complaint(part, target, sums)
                 if joined and complaint is not None:  # the pieces may be of two different files
