@@ -163,7 +163,7 @@ def one_over_root(context: Context) -> Finding:
 
 
 def added(context: Context, arm: str) -> float:
-    """By how many percent T2's running average adds to weights, gradients and optimizer state."""
+    """How many percent T2's running average adds to weights, gradients and optimizer state."""
     plain, corrected = log_of(context, arm=arm).rows
     held = plain["weights"] + plain["gradients"] + plain["optimizer"]
     return float(100 * (corrected["average"] - plain["average"]) / held)

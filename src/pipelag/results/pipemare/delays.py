@@ -159,7 +159,7 @@ def resnet_t2_trains(context: Context) -> Finding:
 
 @judge(PAPER, "figure_8", "transformer_needs_t2")
 def transformer_needs_t2(context: Context) -> Finding:
-    """Holds if T1's best BLEU is at most half of T1+T2's with split weights: so "much lower" is read."""
+    """Holds if T1's best BLEU is at most half of T1+T2's with split weights; this is how "much lower" is read."""
     with_t2, t1_alone = (best(context, task="translation", arm=arm, **SPLIT) for arm in ("T1+T2", "T1"))
     half = Difference.of({seed: value / 2 for seed, value in with_t2.items()}, t1_alone)
     text = outcomes_of(context, "T1", "T1+T2", task="translation", **SPLIT)
@@ -188,8 +188,8 @@ def t2_worth_more(context: Context, task: str) -> Finding:
 def t1_weakens(context: Context, task: str) -> Finding:
     """Holds if the best score of T1 alone is lower with split weights than without.
 
-    The paper concludes from this comparison that T1 weakens (section 4.3). What T1 adds to no remedy cannot be
-    compared: no arm without T1 is trained with split weights.
+    The paper concludes from this comparison that T1 weakens (section 4.3). What T1 adds to training without remedies
+    cannot be compared: no arm without T1 is trained with split weights.
     """
     words = [outcomes(context, task=task, arm="T1", split=split) for split in ("2", "1")]
     here, there = (best(context, task=task, arm="T1", split=split) for split in ("2", "1"))

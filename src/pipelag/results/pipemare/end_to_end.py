@@ -186,8 +186,7 @@ def cifar_gain(context: Context) -> Finding:
 def gain(context: Context, dataset: str) -> Finding:
     """Judge whether PipeMareW's utilisation over GPipe's, averaged over seeds, is what the printed percents allow.
 
-    The paper prints both to whole percents, so the ratio may be anything between theirs with half a percent more and
-    less.
+    The paper prints both in whole percents. So each may be half a percent more or less, which gives a range of ratios.
     """
     alone = utilisation(context, dataset, "GPipe")
     ratios = [value / alone for value in warmed_up(context, dataset).values()]
@@ -241,7 +240,10 @@ def memory_order(context: Context) -> Finding:
 
 @judge(PAPER, "table_2", "pipedream_memory")
 def pipedream_memory(context: Context) -> Finding:
-    """Holds if PipeDream's counted memory over GPipe's is each printed ratio, to half a unit of its last digit."""
+    """Holds if PipeDream's counted memory over GPipe's is the printed ratio on every data set.
+
+    The tolerance is half a unit of the ratio's last digit.
+    """
     texts, holds = [], True
     for row in context.result.reported:
         if row["method"] == "PipeDream":

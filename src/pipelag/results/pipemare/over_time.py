@@ -102,7 +102,7 @@ def imagenet_speed(context: Context) -> Finding:
 
 @judge(PAPER, "figure_11", "imagenet_warmup")
 def imagenet_warmup(context: Context) -> Finding:
-    """Holds if PipeMareW's best accuracy is at most 0.1 points below GPipe's, in runs of as many epochs."""
+    """Holds if PipeMareW's best accuracy is at most 0.1 points below GPipe's after the same number of epochs."""
     gap = below(context, "T1+T2+W", task="ImageNet")
     ends = {
         arm: {last_evaluation(log_in(item))["epoch"] for item in runs_of(context, task="ImageNet", arm=arm).values()}

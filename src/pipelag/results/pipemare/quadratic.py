@@ -287,9 +287,9 @@ def sometimes_worse(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "all_pairs")
 def all_pairs(context: Context) -> Finding:
-    """Holds if T2 narrows the stable range at no pair of delays and no Delta from 0 on.
+    """Holds if T2 narrows the stable range at no pair of delays and no Delta from 0 on, and fails if it does at any.
 
-    The pairs are counted: with fewer than all 820 logged, nothing is told.
+    The pairs are counted: with fewer than all 820 logged, and none narrowed, nothing is told.
     """
     rows = log_of(context, panel=ALL).rows
     pairs = {(row["forward"], row["backward"]) for row in rows}

@@ -278,7 +278,7 @@ def close_to_best(context: Context) -> Finding:
 def close(context: Context, method: str, bound: float, words: str) -> Finding:
     """Judge whether a method's best score is at most a bound below each other's, at every number of stages.
 
-    Below each other method by at most the bound is the same as below the best one.
+    To be within the bound of every other method is to be within it of the best one.
     """
     texts, holds = [], []
     for each in trained_stages(context):
