@@ -313,7 +313,10 @@ def test_recomputation_in_segments(segment: int, microbatches: int, stages: int,
 @pytest.mark.parametrize("stages", [3, 4, 7])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_decoupled_backpropagation(stages: int, optimizer: str) -> None:
-    """DDG is PipeDream's schedule and Features Replay is 1F1B with recomputation; exchanged, they do not agree."""
+    """DDG trains as PipeDream, and Features Replay as 1F1B with recomputation.
+
+    What they keep tells them apart: 1F1B is not Features Replay without recomputation, and not DDG with it.
+    """
     compare([(get("pipedream"), "ddg", STEPS, 1, {})], stages, optimizer)
     compare([(get("1f1b"), "features_replay", STEPS, 1, {})], stages, optimizer, recompute=1)
     with pytest.raises(AssertionError, match="Not equal"):

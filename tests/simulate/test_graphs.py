@@ -135,7 +135,7 @@ def compared(
 def test_every_method_is_the_same_bit_for_bit(name: str, emulated: Emulated) -> None:
     graphed = compared(emulated, model_of, name)
     assert graphed.pipeline.graphs.why == ""
-    assert emulated.count == 2 + 2 * 7  # the first step is eager; before the second, one replay is compared with it
+    assert emulated.count == 2 + 2 * 7  # the first step is eager, and before the second one replay is compared
 
 
 def test_without_being_asked_nothing_is_recorded(emulated: Emulated) -> None:
@@ -360,7 +360,7 @@ def test_a_recording_that_fails_leaves_no_trace(
 
 
 class Tripping(torch.autograd.Function):
-    """A function whose backward fails once, in the pass after eight eager steps and one later.
+    """A function whose backward fails once, after all eight steps of the eager training and one of that with graphs.
 
     By then the layers after it already have their gradients.
     """

@@ -76,7 +76,7 @@ def end_of(
 def compared(phase: Phase, close: float = 1e-8, **how: Any) -> None:
     """Check that a training ends on the pretended GPU as on the CPU, but for rounding.
 
-    There is some, because a GPU sums the gradients of small stages in one call.
+    There is some, because on a GPU the sums of all small stages are made in one call.
     """
     expected = end_of(phase, CPU, **how)
     with pretended() as waits:

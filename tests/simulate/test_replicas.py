@@ -1,4 +1,4 @@
-"""Simulated replicas of a stage train as PipeDream's section 3.2 says: in rounds, by their mean, at one rate."""
+"""Simulated replicas of a stage train as PipeDream's section 3.2 says: in rounds, by their mean gradient."""
 
 from __future__ import annotations
 

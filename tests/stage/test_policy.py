@@ -85,9 +85,9 @@ def test_an_update_that_goes_by_what_its_forward_read_keeps_it() -> None:
 
 
 def test_while_a_pipeline_fills_anew_an_update_goes_by_the_oldest_weights_that_there_are() -> None:
-    """After a restart, updates go by the oldest version that exists, until the versions that they need exist again.
+    """While a pipeline fills anew, updates go by the oldest version that exists.
 
-    Training goes on from version 5, of which no earlier ones are kept, and forwards read version 5 until version 7.
+    This one begins at version 5 and has none from before, so that forwards read version 5 until there is version 7.
     """
     flat = FlatParameters([nn.Parameter(torch.ones(3))])
     optimizer = group_by_stage(lambda params: torch.optim.SGD(params, lr=0.1), [flat.parameters], {}, [1])

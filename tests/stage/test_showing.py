@@ -1,4 +1,4 @@
-"""Weights shown to passes by reference train like weights shown by copies, bit for bit, and are never left in place."""
+"""Weights shown to passes by reference train like weights shown by copies, bit for bit, and do not outlast the step."""
 
 from __future__ import annotations
 
