@@ -261,7 +261,7 @@ def test_another_loss_rate_or_data_is_told(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="but this one has") as warned:
         train(tmp_path, Noise(seed=9), steps=9, **other)
     sentences = " ".join(str(warning.message) for warning in warned)
-    assert "with 1 times its rate at step 3, and" in sentences
+    assert "with a rate factor of 1 at step 3, but this one has a factor of 0.5 there" in sentences
     assert "with loss cross_entropy, but this one has" in sentences
     assert "with a first minibatch [8, 3, 8, 8] float32" in sentences
     with warnings.catch_warnings():

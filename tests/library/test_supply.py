@@ -40,7 +40,7 @@ def loader() -> DataLoader[Any]:
 
 def test_epochs_go_through_a_list_again() -> None:
     assert same(trained(epochs=3), trained(PAIRS * 3)) and len(trained(epochs=3).metrics) == 15
-    with pytest.raises(pipelag.PipelagError, match="how long to train is not given"):
+    with pytest.raises(pipelag.PipelagError, match="epochs=... needs batches with a length, and these have none"):
         trained(iter(PAIRS), epochs=2)
 
 

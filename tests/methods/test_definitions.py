@@ -89,7 +89,7 @@ def test_a_training_that_diverges_says_so() -> None:
 
 
 class Rising:
-    """A loss that is no number from the second minibatch on."""
+    """A loss that is NaN from the second minibatch on."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -1,4 +1,4 @@
-"""What a stage's policy refuses, and whose fault a rate is."""
+"""What the policy of a stage's weights refuses, whom its errors name, and which versions updates go by."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def method_of(**parts: Any) -> Method:
 
 
 def late(stages: int, minibatches: int) -> Schedule:
-    """Every update is made after the next minibatch's passes, whose backward is therefore late too."""
+    """A schedule that makes every update after the next minibatch's passes, so that the backward is late, too."""
     row = [Action(kind, 1, m) for m in range(minibatches) for kind in ("F", "B")]
     for m in range(minibatches):
         row.insert(min(3 * m + 4, len(row)), Action("U", 1, m))
@@ -81,13 +81,16 @@ COMPENSATED = replace(get("1f1b"), name="compensated", update=DelayCompensation(
 
 
 def test_an_update_that_goes_by_what_its_forward_read_keeps_it() -> None:
-    """As many versions as stashing does, though the backward reads live weights."""
+    """Delay compensation keeps as many versions as stashing, although the backward reads live weights."""
     assert COMPENSATED.versions_back(4) == get("pipedream").versions_back(4) == (3, 2, 1, 0)
     assert COMPENSATED.weight_copies(4) == (4, 3, 2, 1)
 
 
 def test_while_a_pipeline_fills_anew_an_update_goes_by_the_oldest_weights_that_there_are() -> None:
-    """It went on from version 5, and those before are not there: until version 7 forwards read the fifth."""
+    """While a pipeline fills anew, updates go by the oldest version that exists.
+
+    This one begins at version 5 and has none from before, so that forwards read version 5 until there is version 7.
+    """
     flat = FlatParameters([nn.Parameter(torch.ones(3))])
     optimizer = group_by_stage(lambda params: torch.optim.SGD(params, lr=0.1), [flat.parameters], {}, [1])
     method = get("dc_asgd", strength=0.5)

@@ -109,5 +109,5 @@ def _rates_apart(was: str, now: str, done: int) -> tuple[str, str]:
     for step in sorted(step for step in before.keys() | after.keys() if step < done):
         one, other = before.get(step, one), after.get(step, other)
         if one != other:
-            return f"{one:g} times its rate at step {step}", f"{other:g} times it"
+            return f"a rate factor of {one:g} at step {step}", f"a factor of {other:g} there"
     return "", ""

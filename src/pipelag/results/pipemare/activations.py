@@ -1,4 +1,4 @@
-"""Figure 9, tables 4 and 5, and what T2 and recomputation cost: counted over schedules and in training steps."""
+"""Figure 9, tables 4 and 5, and the costs of T2 and of recomputation: counted over schedules and in training steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAPER = "pipemare"
 
 @drawing(PAPER, "figure_9")
 def figure_9(context: Context) -> Drawn:
-    """A bar per stage: what it caches with recomputation, and what is added without."""
+    """A bar per stage: the activations that it caches with recomputation, and how many more it caches without."""
     log = context.log()
     if log is None:
         return not_logged("the counts have no log")
@@ -34,13 +34,16 @@ def figure_9(context: Context) -> Drawn:
 
 
 def heads(row: dict[str, Any]) -> list[bool]:
-    """Of each stage, whether it begins a segment."""
+    """For each stage, whether it is the head of a segment: its first stage."""
     return [stage % row["segment"] == 0 for stage in range(row["stages"])]
 
 
 @judge(PAPER, "figure_9", "heads_only")
 def heads_only(context: Context) -> Finding:
-    """A long queue is one that grows with the pipeline; the others stay within their segment's round trip."""
+    """Holds if segment heads cache as many activations with recomputation as without, and all other stages few.
+
+    Few is below twice the stages of a segment, its round trip: such a queue does not grow with the pipeline.
+    """
     (row,) = log_of(context).rows
     first = [held for held, head in zip(row["with"], heads(row), strict=True) if head]
     inner = [held for held, head in zip(row["with"], heads(row), strict=True) if not head]
@@ -52,7 +55,7 @@ def heads_only(context: Context) -> Finding:
 
 @judge(PAPER, "figure_9", "sum_far_below")
 def sum_far_below(context: Context) -> Finding:
-    """Sums over the stages."""
+    """Holds if all stages together cache at most half as many activations with recomputation as without."""
     (row,) = log_of(context).rows
     text = f"{sum(row['with'])} against {sum(row['without'])}"
     return exact(sum(row["with"]) <= sum(row["without"]) / 2, text, "far below: at most half")
@@ -60,7 +63,11 @@ def sum_far_below(context: Context) -> Finding:
 
 @judge(PAPER, "figure_9", "as_appendix")
 def as_appendix(context: Context) -> Finding:
-    """The printed counts, stage by stage; what is computed 2(S-j) cycles ahead is held over both ends of them."""
+    """Holds if every stage caches exactly as many activations as the appendix prints.
+
+    The j-th stage of a segment of S recomputes 2(S-j) cycles before its gradient arrives. It holds the activations in
+    the first and in the last of these cycles, so that 2(S-j)+1 are cached.
+    """
     (row,) = log_of(context).rows
     P, S = row["stages"], row["segment"]
     plain = [2 * (P - i) + 1 for i in range(1, P + 1)]
@@ -70,12 +77,12 @@ def as_appendix(context: Context) -> Finding:
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The last step's slope in log-log: the growth for large sizes."""
+    """The exponent by which values grow at large sizes: the slope of the last step in log-log coordinates."""
     return log2(values[-1] / values[-2]) / log2(sizes[-1] / sizes[-2])
 
 
 def exponents(context: Context, what: str) -> tuple[float, float]:
-    """(without, with) recomputation, over P or N."""
+    """Growth exponents of the cached activations over P or over N: (without, with) recomputation."""
     rows = log_of(context, what=what).rows
     sizes = [row["microbatches"] or row["stages"] for row in rows]
     without, mended = (exponent(sizes, [sum(row[key]) for row in rows]) for key in ("without", "with"))
@@ -101,7 +108,10 @@ def table_4(context: Context) -> Drawn:
 
 
 def exponents_of(context: Context, mode: str) -> Finding:
-    """Whether the counts grow with the printed exponents."""
+    """Judge whether the counts grow with the printed exponents, to 0.05.
+
+    The tolerance is for terms of lower order, which counts at finite sizes still contain.
+    """
     row = next(row for row in context.result.reported if row["mode"] == mode)
     ours = exponents(context, mode)
     holds = abs(ours[0] - row["without"]) <= 0.05 and abs(ours[1] - row["with"]) <= 0.05
@@ -111,24 +121,24 @@ def exponents_of(context: Context, mode: str) -> Finding:
 
 @judge(PAPER, "table_4", "stages_exponent")
 def stages_exponent(context: Context) -> Finding:
-    """PipeMare, over P."""
+    """Holds if PipeMare's exponents over P are the printed ones (`exponents_of`)."""
     return exponents_of(context, "PipeMare")
 
 
 @judge(PAPER, "table_4", "microbatches_exponent")
 def microbatches_exponent(context: Context) -> Finding:
-    """GPipe, over N."""
+    """Holds if GPipe's exponents over N are the printed ones (`exponents_of`)."""
     return exponents_of(context, "GPipe")
 
 
 def ratios(context: Context) -> dict[int, float]:
-    """With over without recomputation, summed over the stages, by the number of stages."""
+    """Activations cached with recomputation over those without, summed over the stages, by number of stages."""
     return {row["stages"]: sum(row["with"]) / sum(row["without"]) for row in log_of(context).rows}
 
 
 @drawing(PAPER, "table_5")
 def table_5(context: Context) -> Drawn:
-    """The printed numbers and the counts."""
+    """The printed ratios, 1/sqrt(P) and the counted ratios."""
     counted = ratios(context) if context.log() else {}
     cols = [
         Col("Task", "dataset"),
@@ -145,7 +155,7 @@ def table_5(context: Context) -> Drawn:
 
 @judge(PAPER, "table_5", "one_over_root")
 def one_over_root(context: Context) -> Finding:
-    """The counts, against every printed ratio."""
+    """Holds if each printed ratio is the counted one, to half a unit of its last digit."""
     by_stages = ratios(context)
     right = [row for row in context.result.reported if abs(by_stages[row["stages"]] - row["with"]) <= 5e-4]
     text = "counted " + ", ".join(f"P = {P}: {value:.3f} (1/sqrt(P) {P**-0.5:.3f})" for P, value in by_stages.items())
@@ -153,7 +163,7 @@ def one_over_root(context: Context) -> Finding:
 
 
 def added(context: Context, arm: str) -> float:
-    """Percent of weights, gradients and optimizer state that T2's average adds."""
+    """How many percent T2's running average adds to weights, gradients and optimizer state."""
     plain, corrected = log_of(context, arm=arm).rows
     held = plain["weights"] + plain["gradients"] + plain["optimizer"]
     return float(100 * (corrected["average"] - plain["average"]) / held)
@@ -171,7 +181,7 @@ def t2_buffer(context: Context) -> Drawn:
 
 
 def buffer_of(context: Context, arm: str) -> Finding:
-    """What T2 adds, against the printed percent."""
+    """Judge whether T2 adds the printed percent, to half a percent."""
     value = added(context, arm)
     text = f"{value:.1f} % of the weights, gradients and state that a training step holds"
     return exact(abs(value - context.result.reported[arm]) <= 0.5, text, "half a unit of the last printed digit")
@@ -179,18 +189,18 @@ def buffer_of(context: Context, arm: str) -> Finding:
 
 @judge(PAPER, "text_t2_memory", "third")
 def third(context: Context) -> Finding:
-    """SGD with momentum."""
+    """Holds if T2 adds the printed percent to SGD with momentum (`buffer_of`)."""
     return buffer_of(context, "SGD with momentum")
 
 
 @judge(PAPER, "text_t2_memory", "quarter")
 def quarter(context: Context) -> Finding:
-    """Adam."""
+    """Holds if T2 adds the printed percent to Adam (`buffer_of`)."""
     return buffer_of(context, "Adam")
 
 
 def share(context: Context, arm: str) -> tuple[float, float]:
-    """Percent of all operations that a second forward makes; and a backward's over a forward's."""
+    """(percent of all operations that a second forward takes, operations of a backward over those of a forward)."""
     (row,) = log_of(context, arm=arm).rows
     return 100 * row["forward"] / (2 * row["forward"] + row["backward"]), row["backward"] / row["forward"]
 
@@ -214,7 +224,7 @@ def compute_share(context: Context) -> Drawn:
 
 @judge(PAPER, "text_recompute_compute_share", "a_quarter")
 def a_quarter(context: Context) -> Finding:
-    """Operations counted."""
+    """Holds if recomputation takes the printed share of the counted operations, to half a percent, for every model."""
     shares = {arm: share(context, arm) for arm in context.values("arm")}
     text = ", ".join(f"{arm} {value:.2f} %, a backward {times:.2f} forwards" for arm, (value, times) in shares.items())
     printed = context.result.reported["share_percent"]

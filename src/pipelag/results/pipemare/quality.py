@@ -1,4 +1,4 @@
-"""How well PipeMare's runs have learned, by seed: accuracy of images, BLEU of translations; how such are compared."""
+"""How well PipeMare's runs have learned, by seed (accuracy on images, BLEU of translations), and comparisons of it."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ BySeed = dict[int, float]
 
 
 def equal(task: str) -> tuple[float, str]:
-    """How far apart two scores of a task are that the paper calls equal, and that in words."""
+    """How far apart two scores may be that the paper calls equal, on this task; and the same in words."""
     return (POINTS, EQUAL_POINTS) if task in IMAGES else (BLEU, EQUAL_BLEU)
 
 
 def value_of(row: Mapping[str, Any]) -> float:
-    """BLEU, or accuracy of images in percent."""
+    """An evaluation's score: BLEU, or accuracy on images in percent."""
     return float(row.get("bleu", row["accuracy"]))
 
 
 def metric(task: str) -> str:
-    """What is measured, with its unit, as an axis says it."""
+    """What a task's score measures, with its unit, for an axis."""
     return "test accuracy (%)" if task in IMAGES else "BLEU"
 
 
 def named(labels: Mapping[str, str]) -> str:
-    """Labels in a sentence, a task as the paper's data set."""
+    """Labels in words for a sentence; a task is named by the paper's data set."""
     first = [DATASET_OF.get(labels.get("task", ""), ""), labels.get("arm", "")]
     others = [further(key, value) for key, value in labels.items() if key not in ("task", "arm")]
     return " ".join(filter(None, [*first, *others]))
 
 
 def further(key: str, value: str) -> str:
-    """A label beside task and arm in a sentence; empty where it is what all have."""
+    """A label other than task and arm in words; empty where its value is the usual one."""
     if key == "split":
         return "with twice the stages" if value == "2" else ""
     if key == "checkpoints":
@@ -84,7 +84,11 @@ def evaluations(log: RunLog) -> list[dict[str, Any]]:
 
 
 def last_evaluation(log: RunLog) -> dict[str, Any]:
-    """The last of them; raises `NotLogged` where a run diverged before its first."""
+    """The last evaluation of a run.
+
+    Raises:
+        NotLogged: the run diverged before its first evaluation.
+    """
     rows = evaluations(log)
     if not rows:
         raise NotLogged("a run diverged before its first evaluation")
@@ -92,7 +96,7 @@ def last_evaluation(log: RunLog) -> dict[str, Any]:
 
 
 def summarised(item: Item, which: str) -> float:
-    """The best or the final score in a run's summary, which knows how sure it is; 0 where there is none."""
+    """The "best" or the "final" score of a run's summary, with its sampling error; 0 where there is none."""
     log = log_in(item)
     score = log.summary.get(which)
     if not score:
@@ -101,17 +105,20 @@ def summarised(item: Item, which: str) -> float:
 
 
 def best(context: Context, **labels: str) -> BySeed:
-    """The best score over the epochs (section 4.1), also of a run that then diverged; 0 where there was none before."""
+    """Each seed's best score over the epochs (section 4.1), even if the run diverged later; 0 without evaluations."""
     return by_seed(context, lambda item: summarised(item, "best"), **labels)
 
 
 def final(context: Context, **labels: str) -> BySeed:
-    """The score at the end; 0 of a run that diverged."""
+    """Each seed's score at the end; 0 for a run that diverged."""
     return by_seed(context, lambda item: summarised(item, "final"), **labels)
 
 
 def area(context: Context, **labels: str) -> BySeed:
-    """The mean score over the epochs, high for an arm that converges early; after it diverged it counts as 0."""
+    """Each seed's mean score over the epochs, high for an arm that converges early.
+
+    Evaluations that a run missed because it diverged count as 0.
+    """
 
     def value(item: Item) -> float:
         log = log_in(item)
@@ -123,13 +130,13 @@ def area(context: Context, **labels: str) -> BySeed:
 
 
 def diverged(item: Item) -> bool:
-    """Whether a run on images ended without a number, or where it began: within one and a half times chance."""
+    """Whether a run on images diverged: a loss is not finite, or it ends within one and a half times chance."""
     log = log_in(item)
     return log.diverged_at is not None or value_of(log.summary["final"]) <= CHANCE
 
 
 def outcomes(context: Context, **labels: str) -> str:
-    """The best scores in words, mean and standard deviation; and how many runs diverged, and when."""
+    """Best scores in words: mean, standard deviation, how many runs diverged, and at which step the first did."""
     try:
         items = list(runs_of(context, **labels).values())
     except NotLogged as missing:
@@ -143,7 +150,7 @@ def outcomes(context: Context, **labels: str) -> str:
 
 
 def cell(context: Context, **labels: str) -> str | None:
-    """The same for a table: nothing without a log, which a note explains where the runs are left out."""
+    """`outcomes` for a table: "left out" where the scale leaves the runs out, None where they have no log."""
     items = context.select(**labels)
     if items and all(item.arm.left_out and item.log is None for item in items):
         return "left out"
@@ -151,7 +158,7 @@ def cell(context: Context, **labels: str) -> str | None:
 
 
 def last_cell(context: Context, **labels: str) -> str | None:
-    """The scores of the last evaluations for a table, beside `cell`; how many runs diverged is said there."""
+    """The scores of the last evaluations for a table, of seeds that did not diverge; `cell` counts those that did."""
     ended = [log for log in context.logs(**labels) if log.diverged_at is None]
     if not ended:
         return cell(context, **labels) if not context.logs(**labels) else "diverged"
@@ -169,33 +176,36 @@ def reasons(context: Context) -> list[str]:
 
 
 def mean_text(values: list[float]) -> str:
-    """Mean, with the standard deviation where there are several; ± would be half an interval (`Difference`)."""
+    """The mean, with the standard deviation in brackets where there are several values.
+
+    It is called sd, because ± stands for half a 95 % interval (`Difference`).
+    """
     return f"{fmean(values):.1f}" + (f" (sd {stdev(values):.1f})" if len(values) > 1 else "")
 
 
 def below(context: Context, arm: str, than: str = "Sync", **labels: str) -> Difference:
-    """How far an arm's best score stays below another's."""
+    """How far an arm's best score is below another's, paired over seeds."""
     return Difference.of(best(context, arm=than, **labels), best(context, arm=arm, **labels))
 
 
 def at_the_end(context: Context, arm: str, than: str, **labels: str) -> str:
-    """How far an arm is above another by their last evaluations, in words, beside what the best ones say.
+    """How far one arm's last evaluation is above another's, in words, for a sentence that compares their best scores.
 
-    It decides nothing: a best score flatters an arm whose curve goes up and down, so a reader should see both.
+    It decides nothing. A best score flatters an arm whose curve goes up and down, so a reader should see both.
     """
     step = Difference.of(final(context, arm=arm, **labels), final(context, arm=than, **labels))
     return f"at the last evaluation {step.text()}"
 
 
 def evaluated(context: Context) -> str:
-    """How many test evaluations the logged runs have that did not diverge, in words; empty without logs."""
+    """How many test evaluations each logged run has that did not diverge, in words; empty without logs."""
     runs = [item.log for item in context.logged() if item.arm.spec.kind == "train"]
     counts = sorted({len(evaluations(log)) for log in runs if log is not None and log.diverged_at is None})
     return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else ""
 
 
 def best_of(context: Context) -> str:
-    """The title of a column of best scores."""
+    """The title of a column of best scores: of how many evaluations they are the best."""
     count = evaluated(context)
     return f"best of {count} evaluations" if count else "best evaluation"
 
@@ -207,7 +217,7 @@ CHOSEN = (
 
 
 def outcomes_of(context: Context, *arms: str, **labels: str) -> str:
-    """The outcomes of arms, in words."""
+    """The outcomes of several arms, in words."""
     return ", ".join(f"{arm} {outcomes(context, arm=arm, **labels)}" for arm in arms)
 
 
@@ -231,5 +241,5 @@ def title(context: Context, task: str, stages: bool = True) -> str:
 
 
 def trained_as(context: Context, task: str) -> str:
-    """What a task is here; empty where nothing of it is logged."""
+    """The `title` of what is trained for a task here; empty where nothing of it is logged."""
     return title(context, task) if any(item.log for item in context.select(task=task)) else ""

@@ -31,13 +31,13 @@ NONE = "no recomputation"
 
 
 def segments(item: Item) -> str:
-    """The segments of stages that a run recomputes, in words."""
+    """How many segments of stages a run recomputes, in words."""
     number = item.arm.spec.phases[-1].segments
     return f"{number} segments" if number else NONE
 
 
 def checkpoints(context: Context) -> list[str]:
-    """The numbers of checkpoints that are compared to no recomputation, by their labels."""
+    """The labels of the numbers of checkpoints that are compared with no recomputation."""
     return [count for count in context.values("checkpoints") if count != "none"]
 
 
@@ -58,7 +58,10 @@ def by_checkpoints(context: Context) -> Drawn:
 
 
 def segmented(context: Context) -> str:
-    """How many segments stand for the paper's numbers of checkpoints; they are of one length, and the stages fewer."""
+    """A sentence on how many segments stand for the paper's numbers of checkpoints; empty where logs are missing.
+
+    They differ, because segments are of one length and there are fewer stages here.
+    """
     logged = [context.logged(checkpoints=count) for count in checkpoints(context)]
     if not logged or not all(logged):
         return ""
@@ -70,7 +73,7 @@ def segmented(context: Context) -> str:
 
 
 def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], str]:
-    """What recomputation costs an arm in its best score, by the number of checkpoints; and that in words."""
+    """What recomputation costs an arm in its best score, by the number of checkpoints; and the same in words."""
     plain = best(context, arm=arm, task=task, checkpoints="none")
     counts = checkpoints(context)
     steps = {c: Difference.of(plain, best(context, arm=arm, task=task, checkpoints=c)) for c in counts}
@@ -84,7 +87,10 @@ def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], 
 
 
 def matches(context: Context, arm: str, task: str) -> Finding:
-    """Whether recomputation costs an arm nothing."""
+    """Judge whether an arm's best score is the same with recomputation as without, for every number of checkpoints.
+
+    The same is what the paper calls equal (`equal`).
+    """
     steps, text = lost(context, arm, task)
     bound, words = equal(task)
     holds = all_of(step.within(-bound, bound) for step in steps.values())
@@ -93,31 +99,31 @@ def matches(context: Context, arm: str, task: str) -> Finding:
 
 @judge(PAPER, "figure_17", "t1_matches")
 def t1_matches(context: Context) -> Finding:
-    """T1 alone."""
+    """Holds if recomputation leaves T1's accuracy the same (`matches`)."""
     return matches(context, "T1", "images")
 
 
 @judge(PAPER, "figure_17", "t2_matches")
 def images_t2_matches(context: Context) -> Finding:
-    """T1+T2."""
+    """Holds if recomputation leaves T1+T2's accuracy the same (`matches`)."""
     return matches(context, "T1+T2", "images")
 
 
 @judge(PAPER, "figure_18", "t2_matches")
 def translation_t2_matches(context: Context) -> Finding:
-    """T1+T2."""
+    """Holds if recomputation leaves T1+T2's BLEU the same (`matches`)."""
     return matches(context, "T1+T2", "translation")
 
 
 @judge(PAPER, "figure_18", "w_matches")
 def w_matches(context: Context) -> Finding:
-    """T1+T2+W."""
+    """Holds if recomputation leaves T1+T2+W's BLEU the same (`matches`)."""
     return matches(context, "T1+T2+W", "translation")
 
 
 @judge(PAPER, "figure_18", "t1_two_stay_low")
 def t1_two_stay_low(context: Context) -> Finding:
-    """The best BLEU of every seed."""
+    """Holds if no seed's best BLEU exceeds the bound that the paper prints."""
     scores = best(context, arm="T1", task="translation", checkpoints="few")
     most = context.result.reported["T1_2_checkpoints"]
     text = f"best BLEU {mean_text(list(scores.values()))}"
@@ -126,7 +132,11 @@ def t1_two_stay_low(context: Context) -> Finding:
 
 @judge(PAPER, "figure_18", "t1_twelve_diverge")
 def t1_twelve_diverge(context: Context) -> Finding:
-    """A loss that is no number, or half of what was reached is lost, after a tenth and before the end of the run."""
+    """Holds if every seed diverges in the middle of its run.
+
+    It does where a loss is not finite after a tenth of the run and before its end, or where the run ends with less
+    than half of its best BLEU.
+    """
     texts, holds = [], True
     for item in runs_of(context, arm="T1", task="translation", checkpoints="some").values():
         log, steps = log_in(item), item.arm.spec.steps
@@ -147,7 +157,7 @@ def t1_twelve_diverge(context: Context) -> Finding:
 
 @judge(PAPER, "figure_18", "correction_matters")
 def correction_matters(context: Context) -> Finding:
-    """What recomputation costs T1 against what it costs T1+T2, on average over the numbers of checkpoints."""
+    """Holds if recomputation costs T1 more BLEU than T1+T2, on average over the numbers of checkpoints."""
 
     def cost(arm: str, measure: Callable[..., dict[int, float]] = best) -> dict[int, float]:
         plain = measure(context, arm=arm, task="translation", checkpoints="none")

@@ -1,4 +1,4 @@
-"""Table V: the largest minibatch that fits into a GPU, counted stage by stage; and what the weights take."""
+"""Table V: the largest minibatch that fits into a GPU, counted stage by stage; and the memory of the weights."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pipelag.results.plans import by_model
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipeoptim"
-EXCEPTION = "GNMT-16"  # the one model of which table V has GPipe's microbatch larger than PipeOptim's minibatch
+EXCEPTION = "GNMT-16"  # the one model for which table V has a larger microbatch of GPipe than minibatch of PipeOptim
 LARGE_WEIGHTS = ("AlexNet", "GNMT-8", "GNMT-16")
 GB = 1e9
 Row = dict[str, Any]
 
 
 def samples(row: Row) -> int | None:
-    """Samples of the largest pass of an arm."""
+    """Samples of an arm's largest pass; None where it has no logged value."""
     largest = row.get("largest") or {}
     return largest.get("samples")
 
 
 def weight_bytes(row: Row) -> list[float]:
-    """Bytes of weights on every GPU, all versions of them."""
+    """Bytes that all versions of the weights take on each GPU."""
     return [stage["memory"]["weights"] + stage["memory"]["versions"] for stage in row["stages"]]
 
 
 @drawing(PAPER, "table_5")
 def table_5(context: Context) -> Drawn:
-    """Two rows per model, ours and the paper's, and what fills the fullest stage."""
+    """Two rows per model, ours and the paper's, and what fills the fullest GPU."""
     printed = {row["model"]: row for row in context.result.reported}
     logs, rows = by_model(context), []
     for model in context.values("model"):
@@ -62,7 +62,11 @@ def table_5(context: Context) -> Drawn:
 
 
 def largest(context: Context, first: str, second: str) -> dict[str, tuple[int, int]]:
-    """The largest passes of two approaches, by model; for a judge."""
+    """Samples of the largest passes of two approaches, by model.
+
+    Raises:
+        NotLogged: a model has no value for one of them.
+    """
     pairs = {}
     for model in context.values("model"):
         arms = arm_rows(log_of(context, model=model))
@@ -74,20 +78,26 @@ def largest(context: Context, first: str, second: str) -> dict[str, tuple[int, i
 
 
 def listed(pairs: dict[str, tuple[int, int]]) -> str:
-    """Pairs in words."""
+    """Samples of two approaches by model, in words."""
     return ", ".join(f"{model} {a:,} and {b:,}" for model, (a, b) in pairs.items())
 
 
 @judge(PAPER, "table_5", "above_pipedream")
 def above_pipedream(context: Context) -> Finding:
-    """Every model; equal where activations alone decide."""
+    """Holds if PipeOptim's largest minibatch is at least PipeDream's for every model.
+
+    They are equal where activations alone decide.
+    """
     pairs = largest(context, OPTIM, PIPEDREAM)
     return exact(all(a >= b for a, b in pairs.values()), f"{OPTIM} and {PIPEDREAM}: {listed(pairs)}")
 
 
 @judge(PAPER, "table_5", "slightly_larger")
 def slightly_larger(context: Context) -> Finding:
-    """The three models whose weights are large beside their activations."""
+    """Holds if PipeOptim and PipeDream-2BW allow larger minibatches than PipeDream for each model that the claim names.
+
+    These are the three models whose weights are large beside their activations.
+    """
     pairs = {arm: largest(context, arm, PIPEDREAM) for arm in (OPTIM, TWO_BW)}
     chosen = {arm: {model: by_model[model] for model in LARGE_WEIGHTS} for arm, by_model in pairs.items()}
     why = "; ".join(f"{arm} and {PIPEDREAM}: {listed(by_model)}" for arm, by_model in chosen.items())
@@ -96,7 +106,10 @@ def slightly_larger(context: Context) -> Finding:
 
 @judge(PAPER, "table_5", "gpipe_smaller")
 def gpipe_smaller(context: Context) -> Finding:
-    """More than half of the models; equal is not smaller. So it is in table V beside PipeOptim, in five of eight."""
+    """Holds if GPipe's microbatch is smaller than PipeOptim's minibatch for more than half of the models.
+
+    Equal is not smaller. This is how "most cases" is read: in table V it is smaller for five of eight models.
+    """
     pairs = largest(context, GPIPE, OPTIM)
     fewer = sum(a < b for a, b in pairs.values())
     why = f"smaller in {fewer} of {len(pairs)} models; {GPIPE} and {OPTIM}: {listed(pairs)}"
@@ -105,14 +118,18 @@ def gpipe_smaller(context: Context) -> Finding:
 
 @judge(PAPER, "table_5", "gnmt16_excepted")
 def gnmt16_excepted(context: Context) -> Finding:
-    """The exception."""
+    """Holds if GPipe's microbatch is larger than PipeOptim's minibatch for GNMT-16."""
     pairs = {EXCEPTION: largest(context, GPIPE, OPTIM)[EXCEPTION]}
     return exact(pairs[EXCEPTION][0] > pairs[EXCEPTION][1], f"{GPIPE} and {OPTIM}: {listed(pairs)}")
 
 
 @judge(PAPER, "table_5", "weight_memory")
 def weight_memory(context: Context) -> Finding:
-    """Over all GPUs of every model. Of the last GPU, where some have most weights, PipeDream keeps one version."""
+    """Holds if PipeDream's weights take more memory than PipeDream-2BW's and than PipeOptim's, for every model.
+
+    The memory is summed over all GPUs. A single GPU would not do: on the last, where some models have most of their
+    weights, PipeDream keeps one version.
+    """
     texts, holds = [], True
     for model in context.values("model"):
         arms = arm_rows(log_of(context, model=model))

@@ -1,4 +1,4 @@
-"""Figures 6 and 8, and what section V-C says of throughput: the approaches over one straight plan, simulated."""
+"""Figures 6 and 8, and section V-C on throughput: the approaches over one straight plan, simulated."""
 
 from __future__ import annotations
 
@@ -34,31 +34,41 @@ COLOURS = {
 FIGURES = tuple(f"figure_6{letter}" for letter in "abcdefgh")
 ORDER = (GPIPE, PIPEDREAM, OPTIM, TWO_BW, VANILLA)  # of figure 8, from the slowest
 LARGEST = ", largest"
-STASHED = {PIPEDREAM: "below_PipeDream_percent", TWO_BW: "below_2BW_percent"}  # where their printed percents stand
+STASHED = {PIPEDREAM: "below_PipeDream_percent", TWO_BW: "below_2BW_percent"}  # keys of the printed percents
 HALF_A_TENTH = 0.05  # percent: half a unit of their last digit
 SIGN = "the sign: all are simulated over the same profile and plan, without noise"
-TIE = 0.1  # percent: far less than data sheets know
+TIE = 0.1  # percent: far below the accuracy of data sheets
 NO_DIFFERENCE = f"less than {TIE} % is no difference"
+<<<<<<< HEAD
 MOST = f"more than half of the models, each by its sign; {NO_DIFFERENCE}, and where these decide it cannot be judged"
 # What is off in a profile is off in both of two approaches over it: that each of their speeds may be a tenth off makes
 # no difference of a few percent another one.
+=======
+MOST = f"more than half of the models, each by its sign; {NO_DIFFERENCE}, and where these decide it cannot be told"
+# An error of a profile is in the speeds of both approaches that are simulated over it. So, although each speed may be a
+# tenth off, the few percent between them hardly change, and they can be compared.
+>>>>>>> a41dfb87b90b5ff230cd413995632abed74b58c3
 SHARE = 2.0
 SHARE_WORDS = "each within a factor of two of the printed percents"
 
 
 def arm_rows(log: RunLog | None) -> dict[str, dict[str, Any]]:
-    """The arms of a plan's log by name."""
+    """The rows of a plan's log that are about an arm, by its name."""
     return {row["arm"]: row for row in log.rows if row["what"] == "arm"} if log else {}
 
 
 def rates(log: RunLog | None) -> dict[str, float]:
-    """Samples per second by arm; without those that have no time."""
+    """Samples per second by arm; an arm without a time is left out."""
     speeds = {name: row.get("samples_per_second") for name, row in arm_rows(log).items()}
     return {name: rate for name, rate in speeds.items() if rate}
 
 
 def rates_of(context: Context, **labels: str) -> dict[str, float]:
-    """`rates` of one run, for a judge; every arm that the config asks for has one."""
+    """`rates` of one run, for a judge.
+
+    Raises:
+        NotLogged: an arm that the config asks for has no rate.
+    """
     speeds = rates(log_of(context, **labels))
     arms = context.select(**labels)[0].arm.spec.options["arms"]
     missing = [name for name in arms if name not in speeds]
@@ -69,7 +79,7 @@ def rates_of(context: Context, **labels: str) -> dict[str, float]:
 
 @drawing(PAPER, *FIGURES)
 def figure_6(context: Context) -> Drawn:
-    """A bar per approach, in its colour and its place of all figures."""
+    """A bar per approach, which has the same colour and place in every figure."""
     (model,), (optimizer,) = context.values("model"), context.values("optimizer")
     logged = arm_rows(context.log())
     rows = [
@@ -85,7 +95,7 @@ def figure_6(context: Context) -> Drawn:
 
 
 def misfits(context: Context) -> list[str]:
-    """A sentence per model with passes that take more memory than a GPU has, as the logs count it."""
+    """A sentence per model for which passes of some approach take more memory than a GPU has, as the logs count it."""
     sentences = []
     for model, log in by_model(context).items():
         arms = arm_rows(log)
@@ -102,7 +112,7 @@ def in_words(speeds: Mapping[str, float], names: tuple[str, ...]) -> str:
 
 
 def gpipe_lowest(context: Context) -> Finding:
-    """GPipe below every asynchronous approach."""
+    """Holds if GPipe's throughput is below that of every asynchronous approach."""
     speeds = rates_of(context)
     holds = all_of(faster(percent(rate, speeds[GPIPE])) for name, rate in speeds.items() if name != GPIPE)
     return measured(context, holds, in_words(speeds, ARMS), f"{SIGN}; {NO_DIFFERENCE}")
@@ -113,18 +123,18 @@ for _name in FIGURES:
 
 
 def percent(rate: float, other: float) -> float:
-    """How much faster, in percent."""
+    """By how many percent a rate is above another."""
     return 100 * (rate / other - 1)
 
 
 def faster(percents: float) -> bool | None:
-    """Whether so many percent are faster; None of so few that they are no difference."""
+    """Whether a lead in percent is above 0; None where it is so small that it is no difference (`TIE`)."""
     return None if abs(percents) <= TIE else percents > 0
 
 
 @drawing(PAPER, "text_throughput")
 def text_throughput(context: Context) -> Drawn:
-    """A row per model; means, extremes and the printed numbers below."""
+    """A row per model; below them means, extremes and the printed numbers."""
     others = (GPIPE, PIPEDREAM, TWO_BW, SPECTRAIN, XPIPE)
     models: list[dict[str, Any]] = []
     for model, log in by_model(context).items():
@@ -156,7 +166,7 @@ def text_throughput(context: Context) -> Drawn:
 
 
 def gains(context: Context, other: str, optimizer: str = "") -> dict[str, float]:
-    """PipeOptim's throughput over another approach's, in percent, by model; for a judge."""
+    """By how many percent PipeOptim's throughput is above another approach's, by model; for a judge."""
     labels = {"optimizer": optimizer} if optimizer else {}
     models = [m for m in context.values("model") if context.select(model=m, **labels)]
     speeds = {model: rates_of(context, model=model) for model in models}
@@ -170,14 +180,17 @@ def listed(values: Mapping[str, float]) -> str:
 
 @judge(PAPER, "text_throughput", "above_gpipe")
 def above_gpipe(context: Context) -> Finding:
-    """Every model."""
+    """Holds if PipeOptim's throughput is above GPipe's for every model."""
     percents = gains(context, GPIPE)
     return measured(context, all_of(map(faster, percents.values())), listed(percents), f"{SIGN}; {NO_DIFFERENCE}")
 
 
 @judge(PAPER, "text_throughput", "gain_over_gpipe")
 def gain_over_gpipe(context: Context) -> Finding:
-    """Mean and maximum over the models with AdamW."""
+    """Holds if the mean and the largest gain over GPipe with AdamW are the printed ones.
+
+    Compared are the ratios of rates, which must be within a factor of `plans.SPEED` of the printed ones.
+    """
     percents = gains(context, GPIPE, "AdamW")
     mean, most = fmean(percents.values()), max(percents.values())
     pairs = zip((mean, most), context.result.reported["over_GPipe_AdamW_percent"], strict=True)
@@ -189,7 +202,10 @@ def gain_over_gpipe(context: Context) -> Finding:
 
 @judge(PAPER, "text_throughput", "comparable")
 def comparable(context: Context) -> Finding:
-    """To both that stash, for every model: as near as the paper's own, up to 16.5 and 14.1 % lower."""
+    """Holds if PipeOptim's throughput is near that of both approaches that stash, for every model.
+
+    Near is within the largest differences that the paper prints: 16.5 % of PipeDream's and 14.1 % of PipeDream-2BW's.
+    """
     percents = {other: gains(context, other) for other in STASHED}
     most = {other: context.result.reported[key][1] for other, key in STASHED.items()}
     holds = all(abs(value) <= most[other] + HALF_A_TENTH for other in STASHED for value in percents[other].values())
@@ -199,7 +215,10 @@ def comparable(context: Context) -> Finding:
 
 
 def below(other: str, key: str) -> Judge:
-    """A judge: how much lower PipeOptim's throughput is, on average and at most."""
+    """A judge: whether PipeOptim's throughput is lower than another's by the printed percents, on average and at most.
+
+    The percents are compared, within a factor of `SHARE`: the tolerance of rates is wider than all of them.
+    """
 
     def judged(context: Context) -> Finding:
         percents = gains(context, other)
@@ -218,7 +237,10 @@ judge(PAPER, "text_throughput", "below_2bw")(below(TWO_BW, STASHED[TWO_BW]))
 
 
 def mostly_above(percents: Mapping[str, float]) -> tuple[bool | None, str]:
-    """Whether more than half of the models are above nought, and how many are, in words."""
+    """Whether more than half of the models are above 0, and how many are, in words.
+
+    None where models with less than `TIE` percent would decide.
+    """
     ahead, behind = (sum(sign * value > TIE for value in percents.values()) for sign in (1, -1))
     half, level = len(percents) / 2, len(percents) - ahead - behind
     holds = True if ahead > half else None if ahead + level > half else False
@@ -227,13 +249,16 @@ def mostly_above(percents: Mapping[str, float]) -> tuple[bool | None, str]:
 
 @judge(PAPER, "text_throughput", "mostly_above_xpipe")
 def mostly_above_xpipe(context: Context) -> Finding:
-    """By model."""
+    """Holds if PipeOptim's throughput is above XPipe's for more than half of the models."""
     return measured(context, *mostly_above(gains(context, XPIPE)), MOST)
 
 
 @judge(PAPER, "text_throughput", "below_stashing")
 def below_stashing(context: Context) -> Finding:
-    """The slower of the two that stash against the faster of the two that predict, by model."""
+    """Holds if both approaches that stash are faster than both that predict, for more than half of the models.
+
+    For each model the slower of those that stash is compared with the faster of those that predict.
+    """
     speeds = {model: rates_of(context, model=model) for model in context.values("model")}
     margins = {m: percent(min(r[PIPEDREAM], r[TWO_BW]), max(r[OPTIM], r[XPIPE])) for m, r in speeds.items()}
     holds, why = mostly_above(margins)
@@ -263,7 +288,7 @@ def figure_8(context: Context) -> Drawn:
 
 
 def minibatches(context: Context) -> Iterator[str]:
-    """Sentences on figure 8: after how many sequences each approach updates, and what the largest passes are."""
+    """Sentences on figure 8: how many sequences each approach's update has, in passes of 8 and in the largest."""
     nodes = ", ".join(context.values("nodes"))
     for ending, panel in PASSES.items():
         arms: dict[str, list[str]] = {}
@@ -278,7 +303,10 @@ def minibatches(context: Context) -> Iterator[str]:
 
 @judge(PAPER, "figure_8", "order")
 def order(context: Context) -> Finding:
-    """On every number of nodes; with equal passes and with the largest, since the paper names neither."""
+    """Holds if throughputs are in the claim's order on every number of nodes, with passes of 8 and with the largest.
+
+    The paper does not say which passes it takes, so both are judged. Where they disagree nothing is told.
+    """
     texts: list[str] = []
     holds = []
     for ending, panel in PASSES.items():
