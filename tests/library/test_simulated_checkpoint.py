@@ -203,7 +203,7 @@ def halved(after: int) -> Any:
     [
         (
             {"rate": halved(3)},
-            "with 1 times its rate at step 3, but this one has 0.5 times it: the result of continuing",
+            "with a rate factor of 1 at step 3, but this one has a factor of 0.5 there: the result of continuing",
         ),
         ({"loss": squared}, "with loss cross_entropy, but this one has loss squared"),
         (

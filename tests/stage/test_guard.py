@@ -463,13 +463,8 @@ def test_weights_that_a_layer_computes_are_refused_where_they_would_stash(form: 
         model.insert(place, FORMS[form]())
         return pipelag.train(model, batches, method=method, cuts=(3,), **how)
 
-<<<<<<< HEAD
-    if (form, place) not in {("scaled", 0), ("joined", 0)}:  # of which a first layer's backward needs nothing
-        with pytest.raises(PipelagError, match=f"a derived copy of the forward's '{place}"):
-=======
     if (form, place) not in {("scaled", 0), ("joined", 0)}:  # as a first layer, their backward needs no weights
-        with pytest.raises(PipelagError, match=f"another form of the forward's '{place}"):
->>>>>>> a41dfb87b90b5ff230cd413995632abed74b58c3
+        with pytest.raises(PipelagError, match=f"a derived copy of the forward's '{place}"):
             train("stale_weights")
     train("stale_weights", recompute=True)
     train("stale_weights_stashed")

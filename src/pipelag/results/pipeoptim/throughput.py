@@ -39,15 +39,9 @@ HALF_A_TENTH = 0.05  # percent: half a unit of their last digit
 SIGN = "the sign: all are simulated over the same profile and plan, without noise"
 TIE = 0.1  # percent: far below the accuracy of data sheets
 NO_DIFFERENCE = f"less than {TIE} % is no difference"
-<<<<<<< HEAD
 MOST = f"more than half of the models, each by its sign; {NO_DIFFERENCE}, and where these decide it cannot be judged"
-# What is off in a profile is off in both of two approaches over it: that each of their speeds may be a tenth off makes
-# no difference of a few percent another one.
-=======
-MOST = f"more than half of the models, each by its sign; {NO_DIFFERENCE}, and where these decide it cannot be told"
 # An error of a profile is in the speeds of both approaches that are simulated over it. So, although each speed may be a
 # tenth off, the few percent between them hardly change, and they can be compared.
->>>>>>> a41dfb87b90b5ff230cd413995632abed74b58c3
 SHARE = 2.0
 SHARE_WORDS = "each within a factor of two of the printed percents"
 
