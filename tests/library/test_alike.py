@@ -110,7 +110,10 @@ def test_a_lists_smaller_minibatch_is_foreseen() -> None:
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ({"method": "gpipe", "microbatches": 4}, "has 10 samples instead of 20, which cannot be split into 4 equal microbatches"),
+        (
+            {"method": "gpipe", "microbatches": 4},
+            "has 10 samples instead of 20, which cannot be split into 4 equal microbatches",
+        ),
         ({"executor": "real"}, "has 10 samples instead of 20, which real workers take only with uneven=True"),
         ({"method": "gpipe", "microbatches": 5}, ""),
         ({"executor": "real", "steps": 5}, ""),
