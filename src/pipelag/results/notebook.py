@@ -1,4 +1,4 @@
-"""What the notebooks share: a paper's results as the workflow drew them, its verdicts, and the way down to the logs."""
+"""What the notebooks share: access to a paper's drawn results, its verdicts and the logs of its runs."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Shelf:
 
     @property
     def folder(self) -> Path:
-        """Where the workflow puts them."""
+        """The folder into which the workflow draws the results."""
         return Path(self.scale.figures) / self.paper.id
 
     def show(self, *names: str) -> None:
-        """Display results by name, all of them by default; those not drawn yet say so."""
+        """Display results by name, by default all; for one that is not drawn yet, print the command that draws it."""
         from IPython.display import SVG, Markdown, display
 
         for name in names or reading_order(self.paper):
@@ -53,7 +53,7 @@ class Shelf:
                 print(f"not drawn yet: snakemake --cores all {told}{self.paper.id}_{name}")
 
     def verdicts(self) -> pd.DataFrame:
-        """Every claim of the results that are drawn, with its verdict and the numbers it rests on."""
+        """Every claim of the drawn results, with its verdict and the numbers that it rests on."""
         pd.set_option("display.max_colwidth", None)
         rows: list[dict[str, Any]] = []
         for name in reading_order(self.paper):
@@ -67,13 +67,13 @@ class Shelf:
         return tidy(Context.load(self.paper, name, self.scale).items)
 
     def pick(self, result: str = "", method: str = "", **labels: str) -> pd.DataFrame:
-        """One line per run: of one result or all, of one method, with these labels (arm="4-stage", model="LeNet-5").
+        """One line per run, of one result or all, optionally of one method or with labels (arm="4-stage").
 
-        Columns: the result, labels, seed, the methods of its phases, id, status, and the last value of every metric.
+        Columns: the result, labels, seed, the methods of the run's phases, id, status, and every metric's last value.
 
         Raises:
-            PipelagError: a method that there is none of, a result or a label that the paper does not have, with the
-                nearest.
+            PipelagError: the method is unknown, or the paper has no such result or label; the message gives the
+                nearest names.
         """
         rows: list[dict[str, Any]] = []
         for name in [result] if result else reading_order(self.paper):
@@ -94,12 +94,12 @@ class Shelf:
         return runs.reset_index(drop=True)
 
     def curves(self, result: str, metric: str = "accuracy", method: str = "", **labels: str) -> pd.DataFrame:
-        """A metric over the steps of the runs picked: `line` (labels, seed, id), step, and the metric's own column.
+        """A metric over the steps of the selected runs. Columns: `line` (labels, seed, id), step, and the metric.
 
-        A metric with a value per stage counts with their mean.
+        Of a metric with a value per stage, the mean over stages is taken.
 
         Raises:
-            PipelagError: a metric that no log has, with those that there are; see `pick`.
+            PipelagError: no log has the metric (the message gives those that exist); and as in `pick`.
         """
         rows, known = [], set()
         for item in self._items(result, method, labels):
@@ -114,13 +114,16 @@ class Shelf:
         return pd.DataFrame(rows, columns=["line", "step", metric])
 
     def plot(self, result: str, metric: str = "accuracy", method: str = "", **labels: str) -> Any:
-        """The picked runs' curves as a figure; without logs it says so."""
+        """The curves of the selected runs as a figure; without logs the figure says so."""
         frame = self.curves(result, metric, method, **labels)
         chart = Lines(Axis("step", limits=(0, None)), metric, line="line", panel="result", smooth=True, height=2.6)
         return chart.draw(frame.assign(result=result))
 
     def compare(self, result: str) -> pd.DataFrame:
-        """What the paper reports and claims of a result, beside what the logs say, judged now: no drawing is needed."""
+        """What the paper reports and claims about a result, beside the verdicts on the logs as they are now.
+
+        The result need not be drawn.
+        """
         context = Context.load(self.paper, result, self.scale)
         load_results(self.paper)
         reported = [
@@ -133,10 +136,10 @@ class Shelf:
         return pd.DataFrame(judged + reported, columns=["what", "paper", "verdict", "ours"])
 
     def _items(self, result: str, method: str, labels: Mapping[str, str]) -> list[Item]:
-        """The runs of a result with these labels, by one method."""
+        """The runs of a result with these labels, and by one method if it is named."""
         result_of(self.paper, result)
         if method:
-            methods.get(method)  # refuses a name that is none
+            methods.get(method)  # refuses an unknown name
         context = Context.load(self.paper, result, self.scale)
         for key, value in labels.items():
             if value not in context.values(key):
@@ -153,13 +156,13 @@ class Shelf:
         ]
 
     def log(self, name: str, **labels: str) -> pd.DataFrame | None:
-        """The lines of one run's log; None where it has none."""
+        """The lines of one run's log; None if it has none."""
         log = Context.load(self.paper, name, self.scale).log(**labels)
         return pd.DataFrame(log.rows) if log is not None else None
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a log's line; of lists of numbers the mean."""
+    """The numbers in a line of a log; a list of numbers counts with its mean."""
     numbers = {}
     for key, value in row.items():
         values = value if isinstance(value, list) else [value]
@@ -169,7 +172,7 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _flat(reported: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """What a paper reports, as (place, value): a table's line is named by its first words."""
+    """What a paper reports, as pairs (place, value). The line of a table is named by the words in it."""
     if isinstance(reported, Mapping):
         for key, value in reported.items():
             yield from _flat(value, f"{at} {key}".strip())
@@ -183,9 +186,9 @@ def _flat(reported: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def open_shelf(paper: str, scale: str = "quick") -> Shelf:
-    """The results of a paper; goes to the project's folder where a notebook was started from notebooks/.
+    """Open the results of a paper, after importing the config's plugins.
 
-    The config's plugins are imported first, as the commands do.
+    A notebook started in notebooks/ is first moved to the project's folder.
     """
     if not Path("config").exists() and Path("../config").exists():
         os.chdir("..")
