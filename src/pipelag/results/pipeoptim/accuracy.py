@@ -1,4 +1,4 @@
-"""Tables III and IV: the groups of trainings, and the highest accuracy or BLEU of each approach."""
+"""Tables III and IV: the groups of training runs, and each approach's best accuracy or BLEU."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ BEST = (
     *(("SGDM", "ResNet-101"), ("SGDM", "Inception-V3"), ("AdamW", "VGG-16"), ("AdamW", "Residual LSTM")),
     *(("Adam", "GNMT-8"), ("Adam", "GNMT-16")),
 )
-# What the text says of gains, by optimizer and approach: mean and maximum over models.
+# The gains that the text states, by optimizer and approach: mean and maximum over models.
 SGDM_GAINS = {PIPEDREAM: (1.95, 5.24), TWO_BW: (1.66, 4.23)}
 ADAMW_GAINS = {GPIPE: (0.80, 0.86), PIPEDREAM: (1.0, 1.56), TWO_BW: (0.86, 1.25)}
 
 
 def rows_of(context: Context) -> Iterator[tuple[str, str]]:
-    """Optimizer and model of every row, in the paper's order."""
+    """The optimizer and model of every row that a context has, in the paper's order."""
     for row in context.paper.results["table_4"].reported:
         if context.select(optimizer=row["optimizer"], model=row["model"]):
             yield row["optimizer"], row["model"]
@@ -51,7 +51,7 @@ def rows_of(context: Context) -> Iterator[tuple[str, str]]:
 
 @drawing(PAPER, "table_3")
 def table_3(context: Context) -> Drawn:
-    """A row per optimizer and model: the paper's data, and what is trained here."""
+    """A row per optimizer and model: the paper's data, and the settings of our training runs."""
     rows = []
     for group in context.result.reported:
         for model in group["models"]:
@@ -76,7 +76,7 @@ def table_3(context: Context) -> Drawn:
 
 
 def settings(item: Item) -> dict[str, Any]:
-    """What a training run's spec says."""
+    """The settings in a training run's spec, as cells of table III."""
     spec = item.arm.spec
     assert spec.model is not None and spec.data is not None and spec.optimizer is not None
     optimizer, course = spec.optimizer, spec.lr_schedule
@@ -99,14 +99,16 @@ def settings(item: Item) -> dict[str, Any]:
 
 
 def best_of(items: Iterable[Item], model: str) -> str | None:
-    """The mean of the seeds' best evaluations, with spread and how many there are; what runs that diverge had reached
-    before says nothing."""
+    """A cell with the mean of the seeds' best evaluations and their spread.
+
+    A run that diverges has no best evaluation, since the value before that says nothing.
+    """
     return Accuracy.of(items, partial(one_number, how=max, metric=metric_of(model))).text()
 
 
 @drawing(PAPER, "table_4")
 def table_4(context: Context) -> Drawn:
-    """Two rows per training, ours and the paper's; below them what PipeOptim gains on average."""
+    """Two rows per optimizer and model, ours and the paper's; below them PipeOptim's average gains."""
     printed = {(row["optimizer"], row["model"]): row for row in context.result.reported}
     rows: list[dict[str, Any]] = []
     for optimizer, model in rows_of(context):
@@ -134,7 +136,7 @@ def table_4(context: Context) -> Drawn:
 
 
 def average_rows(context: Context, optimizer: str) -> Iterator[dict[str, Any]]:
-    """What PipeOptim gains over each approach with an optimizer: ours, and the paper's where it says so."""
+    """The rows of PipeOptim's gains over each approach with an optimizer: ours, and the paper's as far as stated."""
     ours: dict[str, str] = {}
     for arm in ARMS[:-1]:
         with suppress(NotLogged):
@@ -147,14 +149,17 @@ def average_rows(context: Context, optimizer: str) -> Iterator[dict[str, Any]]:
 
 
 def in_all(context: Context, rows: Iterable[tuple[str, str]], others: Any, margin: float = 0.0) -> Finding:
-    """PipeOptim's best above other approaches' in all of these rows, by a margin; `others` by row."""
+    """Whether PipeOptim's best evaluation is above the others' by a margin in all of these rows, paired over seeds.
+
+    others: the other approaches, or a function from a row's labels to them.
+    """
     outcomes = []
     for optimizer, model in rows:
         named = {"optimizer": optimizer, "model": model}
         arms = others(named) if callable(others) else others
         try:
             holds, why = above(context, arms, OPTIM, max, "", margin, **named)
-        except NotLogged as error:  # a row in which it is not above would stand all the same
+        except NotLogged as error:  # another row can still make the claim fail
             holds, why = None, f"unknown ({error})"
         outcomes.append((holds, f"{model} with {optimizer}: {why}"))
     return trend(context, all_of(holds for holds, _ in outcomes), "; ".join(why for _, why in outcomes), SEEDS)
@@ -162,25 +167,25 @@ def in_all(context: Context, rows: Iterable[tuple[str, str]], others: Any, margi
 
 @judge(PAPER, "table_4", "above_stashing")
 def above_stashing(context: Context) -> Finding:
-    """At least as good, as printed to a hundredth."""
+    """Holds if PipeOptim is at least as good as both stashing approaches in every row, as rounded in print."""
     return in_all(context, rows_of(context), STASHING, -ROUNDED)
 
 
 @judge(PAPER, "table_4", "adamw_above_gpipe")
 def adamw_above_gpipe(context: Context) -> Finding:
-    """Three rows."""
+    """Holds if PipeOptim is above GPipe in each of AdamW's three rows."""
     return in_all(context, [row for row in rows_of(context) if row[0] == "AdamW"], (GPIPE,))
 
 
 def on_average(context: Context, rows: Iterable[tuple[str, str]], other: str) -> Difference:
-    """PipeOptim's best over another approach's, mean over rows."""
+    """By how much PipeOptim's best evaluation is above another approach's, averaged over rows."""
     named = [{"optimizer": optimizer, "model": model} for optimizer, model in rows]
     sides = ([scores(context, max, "", arm=arm, **labels) for labels in named] for arm in (OPTIM, other))
     return over_all(zip(*sides, strict=True))
 
 
 def gains_of(context: Context, optimizer: str, other: str) -> tuple[Difference, Difference]:
-    """What PipeOptim gains over another approach with an optimizer: the mean over its models, and the largest."""
+    """PipeOptim's gain over another approach with an optimizer: the mean over models, and the largest."""
     rows = [row for row in rows_of(context) if row[0] == optimizer]
     each = [on_average(context, [row], other) for row in rows]
     return on_average(context, rows, other), max(each, key=lambda gain: gain.mean)
@@ -188,14 +193,17 @@ def gains_of(context: Context, optimizer: str, other: str) -> tuple[Difference, 
 
 @judge(PAPER, "table_4", "adamw_over_xpipe")
 def adamw_over_xpipe(context: Context) -> Finding:
-    """The mean of the three rows."""
+    """Holds if PipeOptim is above XPipe on average over AdamW's three rows."""
     lead = on_average(context, [row for row in rows_of(context) if row[0] == "AdamW"], XPIPE)
     return trend(context, lead.above(), f"over {XPIPE} {lead.text()} points on average", SEEDS, optimizer="AdamW")
 
 
 @judge(PAPER, "table_4", "on_par_with_gpipe")
 def on_par_with_gpipe(context: Context) -> Finding:
-    """The mean of all rows, accuracies and BLEU alike."""
+    """Holds if PipeOptim is not below GPipe by more than `about`, on average over all rows.
+
+    Points of accuracy and of BLEU count alike.
+    """
     near, words = about(context)
     lead = on_average(context, rows_of(context), GPIPE)
     return trend(context, lead.above(-near), f"over {GPIPE} {lead.text()} points on average", f"on par: {words}")
@@ -203,13 +211,13 @@ def on_par_with_gpipe(context: Context) -> Finding:
 
 @judge(PAPER, "table_4", "best_of_all")
 def best_of_all(context: Context) -> Finding:
-    """The six rows."""
+    """Holds if PipeOptim is above every other approach in each of the six rows."""
     return in_all(context, BEST, lambda named: other_arms(context, **named))
 
 
 @judge(PAPER, "table_4", "sgdm_predicts")
 def sgdm_predicts(context: Context) -> Finding:
-    """About as good as one another, and both above the two that stash."""
+    """Holds if in SGDM's rows PipeOptim and SpecTrain are about equal, and both above the two stashing approaches."""
     outcomes, texts, words = [], [], ""
     for optimizer, model in rows_of(context):
         if optimizer != "SGDM":
@@ -225,7 +233,7 @@ def sgdm_predicts(context: Context) -> Finding:
 
 @judge(PAPER, "table_4", "alexnet_drops")
 def alexnet_drops(context: Context) -> Finding:
-    """What each approach loses against GPipe, by the table's rows."""
+    """Holds if every approach is below GPipe on AlexNet, and one more pair of runs could give each printed drop."""
     paper = next(row for row in context.result.reported if row["model"] == "AlexNet")
     best = scores(context, model="AlexNet", arm=GPIPE)
     losses = {
@@ -244,7 +252,7 @@ def alexnet_drops(context: Context) -> Finding:
 
 
 def as_printed(optimizer: str, gains: dict[str, tuple[float, float]]) -> Judge:
-    """A judge: whether PipeOptim's mean and largest gains with an optimizer are the text's."""
+    """A judge that decides whether further runs could give the text's mean and largest gains with an optimizer."""
 
     def judged(context: Context) -> Finding:
         outcomes, texts = [], []
@@ -263,8 +271,10 @@ judge(PAPER, "table_4", "adamw_gains")(as_printed("AdamW", ADAMW_GAINS))
 
 @judge(PAPER, "table_4", "xpipe_fluctuates")
 def xpipe_fluctuates(context: Context) -> Finding:
-    """XPipe's best accuracy less PipeOptim's, with SGDM and with the others: its range over models is wider, and its
-    mean is lower."""
+    """Holds if XPipe's difference to PipeOptim varies more and is lower with SGDM than with the other optimizers.
+
+    By the range over models of the difference in best accuracy, and by its mean; both paired over seeds.
+    """
     gaps: dict[bool, dict[str, Difference]] = {True: {}, False: {}}
     by_seed: dict[bool, list[Values]] = {True: [], False: []}
     for optimizer, model in rows_of(context):

@@ -1,4 +1,4 @@
-"""Table V: the largest minibatch that fits into a GPU, counted stage by stage; and what the weights take."""
+"""Table V: the largest minibatch that fits into a GPU, counted stage by stage, and the memory of weights."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pipelag.results.plans import by_model
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipeoptim"
-EXCEPTION = "GNMT-16"  # the one model of which table V has GPipe's microbatch larger than PipeOptim's minibatch
+EXCEPTION = "GNMT-16"  # the only model in table V whose microbatch under GPipe is larger than PipeOptim's minibatch
 LARGE_WEIGHTS = ("AlexNet", "GNMT-8", "GNMT-16")
 GB = 1e9
 Row = dict[str, Any]
 
 
 def samples(row: Row) -> int | None:
-    """Samples of the largest pass of an arm."""
+    """The number of samples in the largest pass of an arm that fits; None if it is not logged."""
     largest = row.get("largest") or {}
     return largest.get("samples")
 
 
 def weight_bytes(row: Row) -> list[float]:
-    """Bytes of weights on every GPU, all versions of them."""
+    """The bytes of all weight versions on every GPU."""
     return [stage["memory"]["weights"] + stage["memory"]["versions"] for stage in row["stages"]]
 
 
 @drawing(PAPER, "table_5")
 def table_5(context: Context) -> Drawn:
-    """Two rows per model, ours and the paper's, and what fills the fullest stage."""
+    """Two rows per model, ours and the paper's, and what fills the fullest GPU under PipeOptim."""
     printed = {row["model"]: row for row in context.result.reported}
     logs, rows = by_model(context), []
     for model in context.values("model"):
@@ -62,7 +62,7 @@ def table_5(context: Context) -> Drawn:
 
 
 def largest(context: Context, first: str, second: str) -> dict[str, tuple[int, int]]:
-    """The largest passes of two approaches, by model; for a judge."""
+    """The largest passes of two approaches in samples, by model. Raises `NotLogged` if one is missing."""
     pairs = {}
     for model in context.values("model"):
         arms = arm_rows(log_of(context, model=model))
@@ -74,20 +74,26 @@ def largest(context: Context, first: str, second: str) -> dict[str, tuple[int, i
 
 
 def listed(pairs: dict[str, tuple[int, int]]) -> str:
-    """Pairs in words."""
+    """Pairs by model, in words."""
     return ", ".join(f"{model} {a:,} and {b:,}" for model, (a, b) in pairs.items())
 
 
 @judge(PAPER, "table_5", "above_pipedream")
 def above_pipedream(context: Context) -> Finding:
-    """Every model; equal where activations alone decide."""
+    """Holds if PipeOptim's largest minibatch is at least PipeDream's for every model.
+
+    The two are equal if activations alone fill the fullest GPU.
+    """
     pairs = largest(context, OPTIM, PIPEDREAM)
     return exact(all(a >= b for a, b in pairs.values()), f"{OPTIM} and {PIPEDREAM}: {listed(pairs)}")
 
 
 @judge(PAPER, "table_5", "slightly_larger")
 def slightly_larger(context: Context) -> Finding:
-    """The three models whose weights are large beside their activations."""
+    """Holds if PipeOptim's and PipeDream-2BW's minibatches are larger than PipeDream's for three models.
+
+    Their weights are large compared with their activations.
+    """
     pairs = {arm: largest(context, arm, PIPEDREAM) for arm in (OPTIM, TWO_BW)}
     chosen = {arm: {model: by_model[model] for model in LARGE_WEIGHTS} for arm, by_model in pairs.items()}
     why = "; ".join(f"{arm} and {PIPEDREAM}: {listed(by_model)}" for arm, by_model in chosen.items())
@@ -96,7 +102,10 @@ def slightly_larger(context: Context) -> Finding:
 
 @judge(PAPER, "table_5", "gpipe_smaller")
 def gpipe_smaller(context: Context) -> Finding:
-    """More than half of the models; equal is not smaller. So it is in table V beside PipeOptim, in five of eight."""
+    """Holds if GPipe's microbatch is smaller than PipeOptim's minibatch for more than half of the models.
+
+    Equal is not smaller. In table V it is smaller for five of eight.
+    """
     pairs = largest(context, GPIPE, OPTIM)
     fewer = sum(a < b for a, b in pairs.values())
     why = f"smaller in {fewer} of {len(pairs)} models; {GPIPE} and {OPTIM}: {listed(pairs)}"
@@ -105,14 +114,17 @@ def gpipe_smaller(context: Context) -> Finding:
 
 @judge(PAPER, "table_5", "gnmt16_excepted")
 def gnmt16_excepted(context: Context) -> Finding:
-    """The exception."""
+    """Holds if GPipe's microbatch is larger than PipeOptim's minibatch for GNMT-16."""
     pairs = {EXCEPTION: largest(context, GPIPE, OPTIM)[EXCEPTION]}
     return exact(pairs[EXCEPTION][0] > pairs[EXCEPTION][1], f"{GPIPE} and {OPTIM}: {listed(pairs)}")
 
 
 @judge(PAPER, "table_5", "weight_memory")
 def weight_memory(context: Context) -> Finding:
-    """Over all GPUs of every model. Of the last GPU, where some have most weights, PipeDream keeps one version."""
+    """Holds if for every model PipeDream's weights on all GPUs take more memory than PipeOptim's and PipeDream-2BW's.
+
+    The sum is compared because PipeDream's last GPU, which holds most weights of some models, keeps only one version.
+    """
     texts, holds = [], True
     for model in context.values("model"):
         arms = arm_rows(log_of(context, model=model))

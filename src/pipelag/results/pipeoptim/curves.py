@@ -1,4 +1,4 @@
-"""Figures 3, 4, 5 and 7, and the gain of weight prediction: accuracy and BLEU over epochs, approach by approach."""
+"""Figures 3, 4, 5 and 7, and the gain of weight prediction: accuracy and BLEU over epochs by approach."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "pipeoptim"
 LETTERS = ("3a", "3b", "3c", "4a", "4b", "4c", "5a", "5b", "5c")
-# The paper says that the curves of AlexNet, which end 2.7 points apart, align closely.
+# Points that count as close: the paper says that AlexNet's curves align closely, and they end 2.7 points apart.
 CLOSE = 3.0
 STYLES = {name: (COLOURS[name], number) for number, name in enumerate(ARMS)}
 GAINS = ("figure_7a", "figure_7b", "figure_7c")
@@ -57,7 +57,7 @@ RECOMPUTED, STORED = "recomputed", "kept"
 
 @drawing(PAPER, *(f"figure_{letter}" for letter in LETTERS))
 def accuracy_curves(context: Context) -> Drawn:
-    """A line per approach, always in the same colour."""
+    """Accuracy or BLEU against epochs, a line per approach."""
     (model,) = context.values("model")
     rows = curve_rows(context.items, metric_of(model))
     if not rows:
@@ -73,7 +73,10 @@ def accuracy_curves(context: Context) -> Drawn:
 @judge(PAPER, "figure_3b", "close_to_gpipe")
 @judge(PAPER, "figure_3c", "close_to_gpipe")
 def close_to_gpipe(context: Context) -> Finding:
-    """Where the two curves end, and their means over all evaluations: curves align as they go, too."""
+    """Holds if PipeOptim and GPipe are close both at the end and in the mean over all evaluations.
+
+    The mean counts because close curves align on their way too. Close is 3 points on the paper's runs, 5 elsewhere.
+    """
     near, gaps = ABOUT_ELSEWHERE if context.shortfall() else CLOSE, []
     texts = []
     for place, how in (("end at", last), ("are, over all evaluations,", fmean)):
@@ -87,7 +90,7 @@ def close_to_gpipe(context: Context) -> Finding:
 
 @judge(PAPER, "figure_3a", "stashing_below")
 def stashing_ends_below(context: Context) -> Finding:
-    """Where the curves end."""
+    """Holds if both stashing approaches end below PipeOptim and below GPipe."""
     outcomes = [above(context, STASHING, arm, last) for arm in (OPTIM, GPIPE)]
     return trend(context, all_of(holds for holds, _ in outcomes), "; ".join(why for _, why in outcomes), SEEDS)
 
@@ -95,7 +98,10 @@ def stashing_ends_below(context: Context) -> Finding:
 @judge(PAPER, "figure_3b", "stashing_below")
 @judge(PAPER, "figure_3c", "stashing_below")
 def stashing_learns_slower(context: Context) -> Finding:
-    """By the mean of all evaluations: the paper's own PipeDream ends above GPipe, its convergence is what is worse."""
+    """Holds if both stashing approaches are below PipeOptim and GPipe in the mean over all evaluations.
+
+    The mean measures convergence. Final values would not: the paper's own PipeDream ends above GPipe.
+    """
     outcomes = [above(context, STASHING, arm, fmean) for arm in (OPTIM, GPIPE)]
     why = "mean over all evaluations: " + "; ".join(why for _, why in outcomes)
     return trend(context, all_of(holds for holds, _ in outcomes), why, SEEDS)
@@ -104,7 +110,10 @@ def stashing_learns_slower(context: Context) -> Finding:
 @judge(PAPER, "figure_3a", "xpipe_lowest")
 @judge(PAPER, "figure_3c", "xpipe_lowest")
 def xpipe_lowest(context: Context) -> Finding:
-    """Below each of the others at the end. The paper's learns: of one that diverges nothing is told."""
+    """Holds if XPipe ends below every other approach.
+
+    If a run of XPipe diverges, the claim cannot be judged, because the paper's XPipe learns.
+    """
     others = {arm: scores(context, last, arm=arm) for arm in other_arms(context, (XPIPE,))}
     runs = context.logged(arm=XPIPE)
     if gone := sum(map(diverged, runs)):
@@ -120,7 +129,10 @@ def xpipe_lowest(context: Context) -> Finding:
 
 
 def highest(how: How, others: Callable[[Context], list[str]] = other_arms, margin: float = 0.0) -> Judge:
-    """A judge: PipeOptim is above the others."""
+    """A judge that decides whether PipeOptim is above the others by a margin, paired over seeds.
+
+    how: the value of a run that is compared, from its evaluations. others: the approaches that it is compared with.
+    """
 
     def judged(context: Context) -> Finding:
         holds, why = above(context, others(context), how=how, margin=margin)
@@ -129,7 +141,7 @@ def highest(how: How, others: Callable[[Context], list[str]] = other_arms, margi
     return judged
 
 
-for _name in ("figure_3b", "figure_3c"):  # of which section V-B gives the best accuracy, not where curves end
+for _name in ("figure_3b", "figure_3c"):  # section V-B gives their best accuracies, not their final ones
     judge(PAPER, _name, "optim_highest")(highest(max))
 for _name in ("figure_4a", "figure_4c", "figure_5b", "figure_5c"):
     judge(PAPER, _name, "optim_highest")(highest(last))
@@ -140,7 +152,10 @@ judge(PAPER, "figure_5b", "fast_early")(highest(begin(1 / 8)))
 
 @judge(PAPER, "figure_5a", "order")
 def order_with_adam(context: Context) -> Finding:
-    """Of the best accuracies, as table IV has them; PipeOptim and PipeDream alike."""
+    """Holds if the best accuracies have the claimed order, and PipeOptim and PipeDream are about equal.
+
+    Best and not final accuracies, as in table IV.
+    """
     best = {arm: scores(context, arm=arm) for arm in (XPIPE, GPIPE, OPTIM, PIPEDREAM, TWO_BW)}
     near, words = about(context)
     pairs = ((XPIPE, GPIPE), (GPIPE, OPTIM), (GPIPE, PIPEDREAM), (OPTIM, TWO_BW), (PIPEDREAM, TWO_BW))
@@ -154,7 +169,10 @@ def order_with_adam(context: Context) -> Finding:
 
 
 def gains(printed: Callable[[Context], dict[str, float]]) -> Judge:
-    """A judge: PipeOptim ends so much above other approaches, by their names."""
+    """A judge that decides whether further runs could give PipeOptim's printed leads at the end.
+
+    printed: the leads over other approaches, by their names.
+    """
 
     def judged(context: Context) -> Finding:
         end = scores(context, last, arm=OPTIM)
@@ -166,13 +184,13 @@ def gains(printed: Callable[[Context], dict[str, float]]) -> Judge:
 
 
 def of_gnmt8(context: Context) -> dict[str, float]:
-    """Over all others, from where the printed curves end."""
+    """GNMT-8's printed leads over all other approaches, from the ends of the printed curves."""
     ends = context.result.reported
     return {arm: ends[OPTIM] - ends[arm] for arm in other_arms(context)}
 
 
 def of_gnmt16(context: Context) -> dict[str, float]:
-    """Over those that stash, as the text has it."""
+    """GNMT-16's printed leads over the stashing approaches, from the text."""
     return {arm: context.result.reported[f"over_{arm}"] for arm in STASHING}
 
 
@@ -181,13 +199,13 @@ judge(PAPER, "figure_5c", "gains")(gains(of_gnmt16))
 
 
 def line_of(item: Item) -> str:
-    """An approach and what becomes of its activations."""
+    """The name of a line: an approach, and whether activations are kept or recomputed."""
     return f"{item.arm.labels['arm']}, activations {item.arm.labels['activations']}"
 
 
 @drawing(PAPER, *GAINS)
 def figure_7(context: Context) -> Drawn:
-    """PipeOptim and Vanilla-1F1B; dashed where activations are kept."""
+    """Accuracy of PipeOptim and Vanilla-1F1B against epochs; lines with kept activations are dashed."""
     (model,) = context.values("model")
     rows = curve_rows(context.items, metric_of(model), line_of)
     if not rows:
@@ -204,13 +222,13 @@ def figure_7(context: Context) -> Drawn:
 
 
 def gain(context: Context, activations: str, **labels: str) -> Difference:
-    """PipeOptim's best accuracy over Vanilla-1F1B's."""
+    """By how much PipeOptim's best accuracy is above Vanilla-1F1B's."""
     pair = [scores(context, max, "", arm=arm, activations=activations, **labels) for arm in (OPTIM, VANILLA)]
     return Difference.of(*pair)
 
 
 def in_words(context: Context, **labels: str) -> str:
-    """Both ways to treat activations, where a scale trains both; the claim goes by the paper's."""
+    """The gains with recomputed and, if the scale trains them, kept activations, in words. Claims use the former."""
     text = f"activations {RECOMPUTED} {gain(context, RECOMPUTED, **labels).text()}"
     if all(item.log is None and item.arm.left_out for item in context.select(activations=STORED, **labels)):
         return text
@@ -221,13 +239,16 @@ def in_words(context: Context, **labels: str) -> str:
 
 
 def above_vanilla(context: Context) -> Finding:
-    """With recomputed activations, as the paper says of all approaches."""
+    """Holds if PipeOptim's best accuracy is above Vanilla-1F1B's.
+
+    With recomputed activations, which the paper says that all approaches use.
+    """
     difference = gain(context, RECOMPUTED)
     return trend(context, difference.above(), f"best accuracy over {VANILLA}: {in_words(context)}", SEEDS)
 
 
 def converges_better(context: Context) -> Finding:
-    """By the mean of all evaluations, with recomputed activations."""
+    """Holds if PipeOptim is above Vanilla-1F1B in the mean over all evaluations, with recomputed activations."""
     holds, why = above(context, (VANILLA,), how=fmean, activations=RECOMPUTED)
     return trend(context, holds, f"mean over all evaluations: {why}", SEEDS, activations=RECOMPUTED)
 
@@ -239,7 +260,7 @@ for _name in GAINS:
 
 @judge(PAPER, "figure_7a", "gain")
 def gain_of_vgg16(context: Context) -> Finding:
-    """1.3 points."""
+    """Holds if one more pair of runs could give VGG-16's printed gain of 1.3 points."""
     difference = gain(context, RECOMPUTED)
     holds = difference.matches(context.result.reported["gain"], TENTHS)
     return sized(context, holds, in_words(context), f"{ONE_MORE}; {half_a_unit(TENTHS)}")
@@ -247,12 +268,12 @@ def gain_of_vgg16(context: Context) -> Finding:
 
 @drawing(PAPER, "text_weight_prediction_gain")
 def text_weight_prediction_gain(context: Context) -> Drawn:
-    """A row per model."""
+    """The gains of weight prediction, a row per model."""
 
     def mean(model: str, arm: str, kind: str) -> float | str | None:
         items = context.select(model=model, arm=arm, activations=kind)
         if any(map(diverged, items)):
-            return "diverged"  # what such a run reached before says nothing
+            return "diverged"  # the best value before that says nothing
         best = [value for item in items if (value := one_number(item, max, metric_of(model))) is not None]
         return fmean(best) if best else None
 
@@ -286,7 +307,7 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
 
 
 def mean_gain(context: Context, activations: str = RECOMPUTED) -> Difference:
-    """Over the three models."""
+    """PipeOptim's gain in best accuracy over Vanilla-1F1B, averaged over the three models."""
     models = context.values("model")
     sides = ([scores(context, model=m, arm=arm, activations=activations) for m in models] for arm in (OPTIM, VANILLA))
     return over_all(zip(*sides, strict=True))
@@ -294,7 +315,7 @@ def mean_gain(context: Context, activations: str = RECOMPUTED) -> Difference:
 
 @judge(PAPER, "text_weight_prediction_gain", "positive")
 def positive(context: Context) -> Finding:
-    """The mean of the three models."""
+    """Holds if PipeOptim's mean gain over the three models is above 0."""
     difference = mean_gain(context)
     texts = [f"{model}: {in_words(context, model=model)}" for model in context.values("model")]
     return trend(context, difference.above(), f"mean {difference.text()} with recomputation; {'; '.join(texts)}", SEEDS)
@@ -302,7 +323,7 @@ def positive(context: Context) -> Finding:
 
 @judge(PAPER, "text_weight_prediction_gain", "two_thirds")
 def two_thirds(context: Context) -> Finding:
-    """0.67 points."""
+    """Holds if further runs could give the printed mean gain of 0.67 points."""
     difference = mean_gain(context)
     holds = difference.matches(context.result.reported["average"], ROUNDED)
     return sized(context, holds, f"mean {difference.text()}", f"{ONE_MORE}; {half_a_unit(ROUNDED)}")

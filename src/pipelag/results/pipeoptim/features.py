@@ -1,4 +1,4 @@
-"""Tables I and II, algorithm 1, and the versions that the text counts: what PipeOptim predicts, reads and keeps."""
+"""Tables I and II, algorithm 1 and the text's count of versions: what PipeOptim predicts, reads and keeps."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pipelag.theory.foreseen import DAMPENING, DECAY, SIZE
 
 PAPER = "pipeoptim"
 PREDICTED = ("SGDM", "Adam", "AdamW")  # the optimizers of table I
-# Weights and steps are float64: what is left is the rounding of some hundred of them, and Adam's eps.
+# Weights and steps are float64, so what is left is the rounding of some hundred steps, and Adam's eps.
 ROUNDING = 1e-6
 
 
 def listed(values: Sequence[Any]) -> str:
-    """A number per GPU."""
+    """Numbers, one per GPU, in words."""
     return ", ".join(f"{value:g}" for value in values)
 
 
 @drawing(PAPER, "table_1")
 def table_1(context: Context) -> Drawn:
-    """A row per optimizer: the printed direction, and how far off its repetition is."""
+    """A row per optimizer: the printed direction of an update, and the error of repeating it."""
     rows = []
     for optimizer in context.values("arm"):
         log = context.log(arm=optimizer)
@@ -54,13 +54,16 @@ def table_1(context: Context) -> Drawn:
 
 
 def _entry(key: Any) -> Any:
-    """How a row gives its cell of a key that is no string."""
+    """A column's value for a key that is not a string."""
     return lambda row: row.get(key)
 
 
 @judge(PAPER, "table_1", "own_step_repeated")
 def own_step_repeated(context: Context) -> Finding:
-    """The three optimizers of the table, at every horizon."""
+    """Holds if repeating each optimizer's own step predicts the weights up to rounding, at every horizon.
+
+    For the three optimizers of the table.
+    """
     off = {name: max(row["share"] for row in log_of(context, arm=name).rows) for name in PREDICTED}
     why = "off by at most " + ", ".join(f"{value:.0e} with {name}" for name, value in off.items())
     holds = max(off.values()) < ROUNDING
@@ -69,7 +72,7 @@ def own_step_repeated(context: Context) -> Finding:
 
 @drawing(PAPER, "table_2")
 def table_2(context: Context) -> Drawn:
-    """Two rows per approach: from the run's schedule and summary, and the paper's words."""
+    """Two rows per approach: its features by the run's schedule and summary, and in the paper's words."""
     rows: list[dict[str, Any]] = []
     plan = arm_rows(context.log(what="bytes"))
     for arm, printed in context.result.reported.items():
@@ -102,13 +105,13 @@ def table_2(context: Context) -> Drawn:
 
 
 def looks_ahead(log: RunLog, kind: str) -> list[float]:
-    """Updates that a pass of each GPU predicts."""
+    """How many updates ahead the followed minibatch's passes of a kind predict, per GPU."""
     rows = passes(log, FOLLOWED, kind)
     return [max(row["ahead"] for row in rows if row["stage"] == stage) for stage in sorted({r["stage"] for r in rows})]
 
 
 def features(log: RunLog) -> dict[str, Any]:
-    """What a schedule and its policy make of the weights."""
+    """The cells of table II, from a run's log."""
     copies, forward, backward = (log.summary[key] for key in ("weight_copies", "forward_delays", "backward_delays"))
     ahead = {name: looks_ahead(log, kind) for name, kind in (("forward", "F"), ("backward", "B"))}
     foreseen = [f"{name} {listed(updates)}" for name, updates in ahead.items() if any(updates)]
@@ -126,7 +129,7 @@ def features(log: RunLog) -> dict[str, Any]:
 
 
 def is_1f1b(log: RunLog) -> bool:
-    """Whether every GPU, after its first forwards, runs a backward and a forward in turn until no more come in."""
+    """Whether every GPU alternates backwards and forwards, after its first forwards and until its last one."""
     rows, workers = sorted(passes(log), key=lambda row: row["start"]), log.summary["workers"]
     orders = ("".join(row["kind"] for row in rows if row["worker"] == worker) for worker in range(workers))
     return all(re.fullmatch(rf"F{{1,{workers}}}(BF)*B+", order) for order in orders)
@@ -134,7 +137,7 @@ def is_1f1b(log: RunLog) -> bool:
 
 @judge(PAPER, "table_2", "all_1f1b")
 def all_1f1b(context: Context) -> Finding:
-    """By the order of every GPU's passes."""
+    """Holds if every approach's schedule is 1F1B, by the order of each GPU's passes (`is_1f1b`)."""
     arms = {arm: is_1f1b(log_of(context, arm=arm)) for arm in context.result.reported}
     others = [arm for arm, holds in arms.items() if not holds]
     return exact(not others, f"not so under {', '.join(others)}" if others else f"so under {', '.join(arms)}")
@@ -142,7 +145,7 @@ def all_1f1b(context: Context) -> Finding:
 
 @judge(PAPER, "table_2", "versions_per_gpu")
 def versions_per_gpu(context: Context) -> Finding:
-    """Against the reported versions."""
+    """Holds if every approach keeps the printed number of versions on each GPU."""
     differing = []
     for arm, reported in context.result.reported.items():
         versions = log_of(context, arm=arm).summary["weight_copies"]
@@ -153,7 +156,7 @@ def versions_per_gpu(context: Context) -> Finding:
 
 @judge(PAPER, "table_2", "bytes_per_gpu")
 def bytes_per_gpu(context: Context) -> Finding:
-    """Bytes of all versions over those of one, GPU by GPU."""
+    """Holds if on each GPU the bytes of all versions over those of one are the printed number of versions."""
     plan, by_arm = arm_rows(log_of(context, what="bytes")), {}
     for arm in context.result.reported:
         if arm not in plan:
@@ -165,14 +168,14 @@ def bytes_per_gpu(context: Context) -> Finding:
 
 
 def delays(context: Context, arm: str) -> tuple[list[int], list[int]]:
-    """Updates by which the weights of the two passes are old, per GPU."""
+    """The staleness of the weights that forwards and backwards read, in updates per GPU."""
     summary = log_of(context, arm=arm).summary
     return summary["forward_delays"], summary["backward_delays"]
 
 
 @judge(PAPER, "table_2", "stashing_consistent")
 def stashing_consistent(context: Context) -> Finding:
-    """Both passes as old as one another."""
+    """Holds if under both stashing approaches forward and backward weights are equally stale on each GPU."""
     by_arm = {arm: delays(context, arm) for arm in STASHING}
     why = "; ".join(f"{arm}: forward {listing(f)}; backward {listing(b)} updates old" for arm, (f, b) in by_arm.items())
     return exact(all(f == b for f, b in by_arm.values()), why)
@@ -180,7 +183,7 @@ def stashing_consistent(context: Context) -> Finding:
 
 @judge(PAPER, "table_2", "stashing_stale")
 def stashing_stale(context: Context) -> Finding:
-    """Some GPU reads old weights."""
+    """Holds if under both stashing approaches the forwards of some GPU read stale weights."""
     by_arm = {arm: delays(context, arm)[0] for arm in STASHING}
     why = "; ".join(f"{arm} {listing(lags)}" for arm, lags in by_arm.items())
     return exact(
@@ -190,7 +193,10 @@ def stashing_stale(context: Context) -> Finding:
 
 @judge(PAPER, "table_2", "prediction_bridges")
 def prediction_bridges(context: Context) -> Finding:
-    """Version read plus updates predicted against the version of the backward, once the pipeline is full."""
+    """Holds if the version read plus the updates predicted in a forward are the version that the backward reads.
+
+    For the followed minibatch, when the pipeline is full, on every GPU.
+    """
     log = log_of(context, arm="PipeOptim")
     forwards = passes(log, FOLLOWED, "F")
     aims = [row["reads"] + row["ahead"] for row in forwards]
@@ -200,7 +206,7 @@ def prediction_bridges(context: Context) -> Finding:
 
 
 def steps_of(log: RunLog) -> list[dict[str, Any]]:
-    """Algorithm 1's steps for the followed minibatch, per rank; versions in the paper's numbering (from W_1)."""
+    """The steps of algorithm 1 for the followed minibatch, per rank. Versions count from W_1, as in the paper."""
     depth, copies = log.summary["stages"], log.summary["weight_copies"]
     steps = []
     for rank in range(depth):
@@ -227,7 +233,7 @@ def steps_of(log: RunLog) -> list[dict[str, Any]]:
 
 @drawing(PAPER, "algorithm_1")
 def algorithm_1(context: Context) -> Drawn:
-    """A row per rank."""
+    """The steps of algorithm 1 in the log, a row per rank."""
     log = context.log()
     cols = [
         Col("rank", "rank"),
@@ -249,7 +255,7 @@ def algorithm_1(context: Context) -> Drawn:
 
 @judge(PAPER, "algorithm_1", "workflow")
 def workflow(context: Context) -> Finding:
-    """Every rank's steps for the followed minibatch, and that no forward or backward of the run departs from them."""
+    """Holds if every rank follows the algorithm for the followed minibatch, and no pass of the run deviates from it."""
     log = log_of(context)
     steps = steps_of(log)
     right = all(
@@ -265,7 +271,7 @@ def workflow(context: Context) -> Finding:
 
 @drawing(PAPER, "text_two_versions")
 def text_two_versions(context: Context) -> Drawn:
-    """Versions per rank, ours beside the paper's."""
+    """The number of versions per rank, ours beside the paper's."""
     log = context.log()
     held = log.summary["weight_copies"] if log else []
     printed = context.result.reported["versions"]
@@ -276,7 +282,7 @@ def text_two_versions(context: Context) -> Drawn:
 
 @judge(PAPER, "text_two_versions", "two_but_for_the_last")
 def two_but_for_the_last(context: Context) -> Finding:
-    """As printed, rank by rank."""
+    """Holds if every rank keeps the printed number of versions."""
     copies = log_of(context).summary["weight_copies"]
     return exact(
         copies == context.result.reported["versions"], f"{listing(copies)} versions on ranks 0 to {len(copies) - 1}"

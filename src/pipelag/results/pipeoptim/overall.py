@@ -1,4 +1,4 @@
-"""Figures 9 and 10, table VI and what the text says of them: epochs as trained, the time of an epoch as simulated."""
+"""Figures 9 and 10, table VI and the text's claims on them: trained epochs times simulated time per epoch."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "pipeoptim"
 OTHERS = (PIPEDREAM, TWO_BW, SPECTRAIN)
-NOTABLE = 10.0  # % that guessing five classes reaches: of ten classes 50 %, of the paper's two hundred 2.5 %
+NOTABLE = 10.0  # top-5 accuracies by chance above it are noted, in %: 50 for ten classes, 2.5 for the paper's 200
 EPOCHS, EPOCHS_WORDS = 1.04, "asynchronous epochs within 4 %, GPipe's 1.6 to 1.8 times as long"
 
 
 def model_of(context: Context) -> str:
-    """The one model of a figure."""
+    """The only model of a figure."""
     (model,) = context.values("model")
     return model
 
 
 def draw(context: Context, metric: str, title: str) -> Drawn:
-    """A line per approach over epochs."""
+    """Draw a metric against epochs, a line per approach."""
     chosen = trainings(context)
     rows = curve_rows(chosen, metric)
     if not rows:
@@ -81,7 +81,7 @@ def draw(context: Context, metric: str, title: str) -> Drawn:
 
 
 def chance(context: Context) -> float:
-    """How often five guesses among a data set's classes are right, in %; 0 where no log says how many there are."""
+    """The top-5 accuracy of random guesses in percent; 0 if no log has the number of classes."""
     logs = [item.log for item in trainings(context) if item.log is not None]
     classes = [int(count) for log in logs if (count := (log.summary.get("data") or {}).get("classes"))]
     return 100 * min(1.0, 5 / min(classes)) if classes else 0.0
@@ -89,19 +89,22 @@ def chance(context: Context) -> float:
 
 @drawing(PAPER, "figure_9a", "figure_10a")
 def top1_over_epochs(context: Context) -> Drawn:
-    """Top-1."""
+    """Top-1 accuracy against epochs."""
     return draw(context, "accuracy", "top-1 accuracy (%)")
 
 
 @drawing(PAPER, "figure_9b", "figure_10b")
 def top5_over_epochs(context: Context) -> Drawn:
-    """Top-5."""
+    """Top-5 accuracy against epochs."""
     return draw(context, "top5", "top-5 accuracy (%)")
 
 
 @drawing(PAPER, "figure_9c", "figure_10c")
 def top1_over_time(context: Context) -> Drawn:
-    """Epochs times an epoch's simulated hours of the paper's set; a thin line at the target, or why there is none."""
+    """Top-1 accuracy against hours: our epochs times the simulated hours of an epoch of the paper's training set.
+
+    A thin line marks the target; if there is none, the note says why.
+    """
     model = model_of(context)
     rows: list[dict[str, Any]] = []
     for arm in ARMS:
@@ -126,7 +129,7 @@ def top1_over_time(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_9a", "fewest_epochs_here")
 def fewest_epochs(context: Context) -> Finding:
-    """Fewer than any other."""
+    """Holds if PipeOptim reaches the target in fewer epochs than every other approach (`first_to_target`)."""
     first, _, why = first_to_target(context, model_of(context), hours=False)
     return trend(context, first, why, SEEDS, what=TRAINING)
 
@@ -134,42 +137,42 @@ def fewest_epochs(context: Context) -> Finding:
 @judge(PAPER, "figure_9c", "shortest")
 @judge(PAPER, "figure_10c", "shortest")
 def shortest(context: Context) -> Finding:
-    """Less time than any other."""
+    """Holds if PipeOptim reaches the target in less time than every other approach (`first_to_target`)."""
     first, _, why = first_to_target(context, model_of(context), hours=True)
     return trend(context, first, why, SEEDS, what=TRAINING)
 
 
 @judge(PAPER, "figure_9c", "gpipe_longest")
 def gpipe_longest(context: Context) -> Finding:
-    """More time than any other."""
+    """Holds if GPipe needs more time to the target than every other approach (`first_to_target`)."""
     _, slow, why = first_to_target(context, model_of(context), hours=True)
     return trend(context, slow, why, SEEDS, what=TRAINING)
 
 
 @judge(PAPER, "figure_10a", "above_stashing")
 def ends_above(context: Context) -> Finding:
-    """Where the curves end."""
+    """Holds if PipeOptim's final accuracy is above that of PipeDream, PipeDream-2BW and SpecTrain."""
     holds, why = above(context, OTHERS, how=last, what=TRAINING)
     return trend(context, holds, why, SEEDS, what=TRAINING)
 
 
 @judge(PAPER, "figure_9b", "highest")
 def highest_top5(context: Context) -> Finding:
-    """The best evaluation of each."""
+    """Holds if PipeOptim's best top-5 accuracy is above every other approach's."""
     holds, why = above(context, other_arms(context, what=TRAINING), metric="top5", what=TRAINING)
     return trend(context, holds, why, SEEDS, what=TRAINING)
 
 
 @judge(PAPER, "figure_10b", "above_stashing")
 def top5_above(context: Context) -> Finding:
-    """The best evaluation of each."""
+    """Holds if PipeOptim's best top-5 accuracy is above that of PipeDream, PipeDream-2BW and SpecTrain."""
     holds, why = above(context, OTHERS, metric="top5", what=TRAINING)
     return trend(context, holds, why, SEEDS, what=TRAINING)
 
 
 @drawing(PAPER, "table_6")
 def table_6(context: Context) -> Drawn:
-    """A row per model and approach."""
+    """Accuracies, time per epoch and time to the target, a row per model and approach."""
     rows, targets = [], []
     for printed in context.result.reported:
         model, arm = printed["model"], printed["approach"]
@@ -219,7 +222,7 @@ def table_6(context: Context) -> Drawn:
 
 @judge(PAPER, "table_6", "total_time")
 def total_time(context: Context) -> Finding:
-    """Both models."""
+    """Holds if for both models PipeOptim is the first and GPipe the last to reach the target, in hours."""
     outcomes = {model: first_to_target(context, model, hours=True) for model in TARGETS}
     holds = all_of(part for first, slow, _ in outcomes.values() for part in (first, slow))
     return trend(context, holds, "; ".join(f"{m}: {why}" for m, (_, _, why) in outcomes.items()), SEEDS, what=TRAINING)
@@ -227,7 +230,7 @@ def total_time(context: Context) -> Finding:
 
 @judge(PAPER, "table_6", "gpipe_comparable")
 def gpipe_comparable(context: Context) -> Finding:
-    """The best evaluations, both models."""
+    """Holds if for both models the best accuracies of GPipe and PipeOptim are about equal (`about`)."""
     outcomes, texts, words = [], [], ""
     for model in TARGETS:
         near, words = about(context, what=TRAINING, model=model)
@@ -239,7 +242,7 @@ def gpipe_comparable(context: Context) -> Finding:
 
 @judge(PAPER, "table_6", "epoch_times")
 def epoch_times(context: Context) -> Finding:
-    """Both models."""
+    """Holds if for both models asynchronous epochs are within 4 %, and GPipe's 1.6 to 1.8 times PipeOptim's."""
     outcomes, texts = [], []
     for model in TARGETS:
         hours = {arm: hours_of_epoch(context, model, arm) for arm in ARMS}
@@ -252,14 +255,17 @@ def epoch_times(context: Context) -> Finding:
 
 @judge(PAPER, "table_6", "top1")
 def top1(context: Context) -> Finding:
-    """The best evaluation of each, both models."""
+    """Holds if for both models PipeOptim's best top-1 accuracy is above those of PipeDream, 2BW and SpecTrain."""
     outcomes = {model: above(context, OTHERS, what=TRAINING, model=model) for model in TARGETS}
     why = "; ".join(f"{model}: {why}" for model, (_, why) in outcomes.items())
     return trend(context, all_of(holds for holds, _ in outcomes.values()), why, SEEDS, what=TRAINING)
 
 
 def as_fast(model: str) -> Judge:
-    """A judge: whether the speedups to a model's target are those printed."""
+    """A judge that decides whether the speedups to a model's target are above 1 and as printed.
+
+    As printed is within a factor of 1.2.
+    """
 
     def judged(context: Context) -> Finding:
         by_arm, why = speedups(context, model)
@@ -277,14 +283,14 @@ judge(PAPER, "text_headline_speedup", "as_printed")(as_fast("ResNet-101"))
 
 @judge(PAPER, "text_headline_speedup", "faster")
 def faster(context: Context) -> Finding:
-    """Than each of the others."""
+    """Holds if PipeOptim reaches ResNet-101's target in less time than every other approach (`first_to_target`)."""
     first, _, why = first_to_target(context, "ResNet-101", hours=True)
     return trend(context, first, why, SEEDS, what=TRAINING)
 
 
 @drawing(PAPER, "text_headline_speedup")
 def text_headline_speedup(context: Context) -> Drawn:
-    """A row per approach."""
+    """PipeOptim's speedups to ResNet-101's target, a row per approach."""
     try:
         by_arm, _ = speedups(context, "ResNet-101")
         note = f"To {goal_of(context, 'ResNet-101').text}."
@@ -299,7 +305,7 @@ def text_headline_speedup(context: Context) -> Drawn:
 
 
 def mean_gains(context: Context, models: Iterable[str] = TARGETS) -> dict[str, Difference]:
-    """PipeOptim's best top-1 over that of the three, mean over models."""
+    """By how much PipeOptim's best top-1 accuracy is above each of three approaches', averaged over models."""
     sides = {
         arm: over_models(scores(context, what=TRAINING, model=model, arm=arm) for model in models)
         for arm in (OPTIM, *OTHERS)
@@ -309,7 +315,7 @@ def mean_gains(context: Context, models: Iterable[str] = TARGETS) -> dict[str, D
 
 @drawing(PAPER, "text_overall_accuracy")
 def text_overall_accuracy(context: Context) -> Drawn:
-    """A row per approach."""
+    """PipeOptim's gains in accuracy, a row per approach."""
     try:
         gains, each = mean_gains(context), [mean_gains(context, [model]) for model in TARGETS]
         lacking = []
@@ -332,20 +338,23 @@ def text_overall_accuracy(context: Context) -> Drawn:
 
 
 def gains_in_words(gains: Mapping[str, Difference]) -> str:
-    """By approach."""
+    """Gains by approach, in words."""
     return ", ".join(f"over {arm} {step.text()}" for arm, step in gains.items())
 
 
 @judge(PAPER, "text_overall_accuracy", "positive")
 def positive(context: Context) -> Finding:
-    """All three."""
+    """Holds if PipeOptim's mean gains over all three approaches are above 0."""
     gains = mean_gains(context)
     return trend(context, all_of(step.above() for step in gains.values()), gains_in_words(gains), SEEDS, what=TRAINING)
 
 
 @judge(PAPER, "text_overall_accuracy", "as_printed")
 def gains_as_printed(context: Context) -> Finding:
-    """Means, and the larger of the two models'; of PipeDream-2BW, table VI's mean (ambiguity D8)."""
+    """Holds if further runs could give the printed mean gains, and the larger of the two models' gains.
+
+    For PipeDream-2BW, the mean is that of table VI (ambiguity D8).
+    """
     gains, reported = mean_gains(context), context.result.reported
     each = [mean_gains(context, [model]) for model in TARGETS]
     larger = {arm: max((one[arm] for one in each), key=lambda gain: gain.mean) for arm in OTHERS}

@@ -1,4 +1,4 @@
-"""Figures 1 and 2: what minibatch 5 reads under each schedule."""
+"""Figures 1 and 2: the weight versions that minibatch 5 reads under each schedule. All claims are exact."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MINIBATCH, MICROBATCH = (f"time (one {size}'s forward = 1)" for size in ("miniba
 
 
 def weights(row: Row) -> str:
-    """W_k in the paper's numbering, which calls the initial weights W1; predicted ones as W^_{k+s}."""
+    """The label of a pass: W_k in the paper's numbering, in which W1 are the initial weights; W^_{k+s} if predicted."""
     version = row["reads"] + 1
     ahead = int(row["ahead"])
     return rf"$\hat{{W}}_{{{version}+{ahead}}}$" if ahead else f"$W_{{{version}}}$"
@@ -27,13 +27,13 @@ def serial(context: Context) -> Drawn:
 
 @drawing(PAPER, "figure_1c")
 def naive(context: Context) -> Drawn:
-    """Minibatches 4 and 5 of the naive execution, 12 units each."""
+    """Minibatches 4 and 5 of the naive execution, which take 12 units each."""
     return draw(context, name="GPU", first=0, label=weights, unit=MINIBATCH, since=36)
 
 
 @drawing(PAPER, "figure_1b")
 def figure_1b(context: Context) -> Drawn:
-    """Minibatches 4 and 5 of GPipe, 21 units each; microbatches numbered through."""
+    """Minibatches 4 and 5 of GPipe, which take 21 units each; microbatches are numbered across minibatches."""
     return draw(context, name="GPU", first=0, micro=True, unit=MICROBATCH, since=63)
 
 
@@ -51,7 +51,7 @@ def figure_2(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_1a", "reads_own_version")
 def own_version(context: Context) -> Finding:
-    """Every pass of the run."""
+    """Holds if every pass of the run reads the version of its minibatch's number."""
     rows = passes(log_of(context))
     wrong = [row for row in rows if row["reads"] != row["minibatch"]]
     return exact(not wrong, f"{len(rows) - len(wrong)} of {len(rows)} passes read the version of their own number")
@@ -59,7 +59,7 @@ def own_version(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1b", "bubbles")
 def bubbles(context: Context) -> Finding:
-    """Of every minibatch's time, from its first pass until its flush is over, each GPU is idle for some."""
+    """Holds if every GPU idles for some of every minibatch's time, from its first pass to the end of its flush."""
     log = log_of(context)
     shares = []
     for number in sorted({row["minibatch"] for row in log.rows}):
@@ -73,7 +73,7 @@ def bubbles(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1b", "microbatches_of_5")
 def microbatches_of_5(context: Context) -> Finding:
-    """By their numbers, counted from 1."""
+    """Holds if minibatch 5 consists of the printed microbatches, counted from 1."""
     microbatches = sorted({row["microbatch"] + 1 for row in passes(log_of(context), FOLLOWED)})
     return exact(
         microbatches == context.result.reported["microbatches_of_minibatch_5"], f"microbatches {listing(microbatches)}"
@@ -85,7 +85,7 @@ judge(PAPER, "figure_1c", "one_at_a_time")(one_at_a_time)
 
 @judge(PAPER, "figure_1d", "forward_versions")
 def forward_versions(context: Context) -> Finding:
-    """In the paper's numbering."""
+    """Holds if minibatch 5's forwards read the printed versions on GPUs 0 to 3, in the paper's numbering."""
     versions = [1 + version for version in reads_of(log_of(context, arm="weight stashing"), FOLLOWED, "F")]
     return exact(
         versions == context.result.reported["forward_weights_minibatch_5"],
@@ -95,14 +95,14 @@ def forward_versions(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1d", "backward_without_stashing")
 def without_stashing(context: Context) -> Finding:
-    """GPU 0 without stashing."""
+    """Holds if without stashing minibatch 5's backward on GPU 0 reads the printed version."""
     version = 1 + reads_of(log_of(context, arm="no stashing"), FOLLOWED, "B")[0]
     return exact(version == context.result.reported["GPU0_weights_at_backward_without_stashing"], f"W{version}")
 
 
 @judge(PAPER, "figure_1d", "stashed_versions")
 def stashed_versions(context: Context) -> Finding:
-    """D - r per rank."""
+    """Holds if rank r keeps D - r versions."""
     copies = log_of(context, arm="weight stashing").summary["weight_copies"]
     return exact(
         copies == [len(copies) - rank for rank in range(len(copies))],
@@ -112,7 +112,7 @@ def stashed_versions(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1d", "no_bubble")
 def no_bubble(context: Context) -> Finding:
-    """From the first minibatch's return until no more come in."""
+    """Holds if no GPU waits from the end of the first minibatch until the last one enters."""
     holds, start, end = busy_once_full(log_of(context, arm="weight stashing"))
     words = "no GPU waits" if holds else "a GPU waits"
     return exact(
@@ -122,7 +122,7 @@ def no_bubble(context: Context) -> Finding:
 
 @judge(PAPER, "figure_2", "distances")
 def distances(context: Context) -> Finding:
-    """What the forwards of minibatch 5 read, and how far they look ahead."""
+    """Holds if minibatch 5's forwards read the printed versions and predict the printed number of updates ahead."""
     rows = passes(log_of(context), FOLLOWED, "F")
     predicted = [f"{row['reads'] + 1}+{int(row['ahead'])}" for row in rows]
     return exact(
@@ -133,7 +133,7 @@ def distances(context: Context) -> Finding:
 
 @judge(PAPER, "figure_2", "backward_reads_w5")
 def backward_reads_w5(context: Context) -> Finding:
-    """What the backwards of minibatch 5 read."""
+    """Holds if all backwards of minibatch 5 read the printed version."""
     versions = {1 + version for version in reads_of(log_of(context), FOLLOWED, "B")}
     return exact(
         versions == {context.result.reported["backward_weights"]},

@@ -1,4 +1,4 @@
-"""Epochs and hours to a target accuracy, for figures 9 and 10 and table VI: as trained, times an epoch as simulated."""
+"""Epochs and hours to a target accuracy, for figures 9 and 10 and table VI: trained epochs times simulated hours."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from pipelag.results.pipeoptim.throughput import GPIPE, OPTIM, rates
 from pipelag.results.pipeoptim.training import diverged, missing, other_arms, scores
 from pipelag.results.verdict import NotLogged, need
 
-IMAGES = 100_000  # of Tiny-ImageNet's training set: an epoch of the hours and of table VI
+IMAGES = 100_000  # in Tiny-ImageNet's training set, which is an epoch in hours and in table VI
 TARGETS = {"ResNet-101": 66.0, "Inception-V3": 55.5}
-# Where the runs are not the paper's: a share of the lowest of the approaches' best accuracies, as near below it as the
-# paper's targets are (66 % of 66.12 %, 55.5 % of 55.55 %), so that all approaches come there.
+# At other scales than the paper's, the target is this share of the lowest of the approaches' best accuracies. It is as
+# close below it as the paper's targets are (66 % to 66.12 %, 55.5 % to 55.55 %), so that all approaches reach it.
 SHARE = 0.998
 TRAINING = "training"
 
 
 def seconds_of_epoch(context: Context, model: str, arm: str) -> float | None:
-    """Simulated seconds of an epoch of the paper's training set."""
+    """The simulated seconds of an epoch of the paper's training set; None without a log."""
     rate = rates(context.log(what="plan", model=model)).get(arm)
     return IMAGES / rate if rate else None
 
 
 def hours_of_epoch(context: Context, model: str, arm: str) -> float:
-    """The same in hours, for a judge."""
+    """The simulated hours of an epoch of the paper's training set. Raises `NotLogged` without a log."""
     return need(seconds_of_epoch(context, model, arm), f"the simulated epoch of {model} under {arm}") / 3600
 
 
 @dataclass(frozen=True)
 class Goal:
-    """An accuracy to be reached, and how the text calls it."""
+    """An accuracy in percent that runs have to reach, and its name in the text."""
 
     value: float
     text: str
 
     def arrivals(self, context: Context, **labels: str) -> Arrivals:
-        """When runs reach it, by seed.
+        """When runs reach the goal, in epochs by seed.
 
         Raises:
-            NotLogged: a seed that was asked for has no log, or diverged.
+            NotLogged: a seed has no log, or diverged.
         """
         named = ", ".join(labels.values())
         arrivals = {item.arm.seed: self.arrival(item, named) for item in trainings(context, **labels)}
@@ -51,7 +51,7 @@ class Goal:
         return arrivals
 
     def arrival(self, item: Item, named: str) -> Arrival:
-        """When a run reaches it."""
+        """When a run reaches the goal, in epochs."""
         rows = [row for row in item.log.rows if row.get("accuracy") is not None] if item.log is not None else []
         if diverged(item) or not rows:
             raise NotLogged(f"{named}: {missing(item)}")
@@ -59,12 +59,14 @@ class Goal:
 
 
 def trainings(context: Context, **labels: str) -> list[Item]:
-    """The runs with these labels that train."""
+    """The training runs with these labels."""
     return context.select(what=TRAINING, **labels)
 
 
 def goal_of(context: Context, model: str) -> Goal:
-    """The paper's target where the runs are the paper's; elsewhere just below what the worst approach reaches at best.
+    """The goal for a model: the paper's target, or, at scales that fall short of it, one that every approach reaches.
+
+    The latter is `SHARE` of the best accuracy of the worst approach's worst seed.
 
     Raises:
         NotLogged: an approach has no log, diverged or does not learn.
@@ -83,12 +85,15 @@ def goal_of(context: Context, model: str) -> Goal:
 
 
 def in_words(arrivals: Arrivals) -> str:
-    """Epochs (or another unit) by seed."""
+    """The epochs (or another unit) to the goal by seed, in words."""
     return " ".join("never" if arrival.never else f"{arrival.by:.3g}" for arrival in arrivals.values())
 
 
 def first_to_target(context: Context, model: str, hours: bool) -> tuple[bool | None, bool | None, str]:
-    """Whether PipeOptim is the first at the target, whether GPipe is the last, and when each comes, in words."""
+    """Whether PipeOptim is the first at the target, whether GPipe is the last, and each arrival in words.
+
+    Paired over seeds, wherever between two evaluations the runs arrive. hours: compare hours instead of epochs.
+    """
     goal, by_arm = goal_of(context, model), {}
     for arm in other_arms(context, (), what=TRAINING, model=model):
         unit = hours_of_epoch(context, model, arm) if hours else 1.0
@@ -101,10 +106,10 @@ def first_to_target(context: Context, model: str, hours: bool) -> tuple[bool | N
 
 
 def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
-    """How many times as soon PipeOptim is at the target as each of the others, over seeds; and that in words.
+    """PipeOptim's speedup to the target over each other approach, over seeds; and all of them in words.
 
     Raises:
-        NotLogged: one of them never is.
+        NotLogged: an approach does not reach the target with some seed.
     """
     goal, hours = goal_of(context, model), {}
     for arm in other_arms(context, (), what=TRAINING, model=model):
@@ -124,7 +129,7 @@ def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
 
 
 def printed_speedups(context: Context, model: str) -> dict[str, float]:
-    """Of table VI's total times, to two digits as the text has them."""
+    """The speedups from table VI's total times, rounded to hundredths as in the text."""
     total = {
         row["approach"]: row["total_h"] for row in context.paper.results["table_6"].reported if row["model"] == model
     }

@@ -1,4 +1,4 @@
-"""Figures 6 and 8, and what section V-C says of throughput: the approaches over one straight plan, simulated."""
+"""Figures 6 and 8, and section V-C's claims on throughput: the approaches on one straight plan, simulated."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ COLOURS = {
     VANILLA: colours.UNMENDED,
 }
 FIGURES = tuple(f"figure_6{letter}" for letter in "abcdefgh")
-ORDER = (GPIPE, PIPEDREAM, OPTIM, TWO_BW, VANILLA)  # of figure 8, from the slowest
+ORDER = (GPIPE, PIPEDREAM, OPTIM, TWO_BW, VANILLA)  # figure 8's order, from the slowest
 LARGEST = ", largest"
-STASHED = {PIPEDREAM: "below_PipeDream_percent", TWO_BW: "below_2BW_percent"}  # where their printed percents stand
-HALF_A_TENTH = 0.05  # percent: half a unit of their last digit
+STASHED = {PIPEDREAM: "below_PipeDream_percent", TWO_BW: "below_2BW_percent"}  # the keys of their printed percentages
+HALF_A_TENTH = 0.05  # half a unit of the last digit of these percentages
 SIGN = "the sign: all are simulated over the same profile and plan, without noise"
-TIE = 0.1  # percent: far less than data sheets know
+TIE = 0.1  # percent, far below the accuracy of data sheets
 NO_DIFFERENCE = f"less than {TIE} % is no difference"
 MOST = f"more than half of the models, each by its sign; {NO_DIFFERENCE}, and where these decide it cannot be told"
-# What is off in a profile is off in both of two approaches over it: that each of their speeds may be a tenth off makes
-# no difference of a few percent another one.
+# An error in a profile affects both approaches that are simulated over it. So each speed may be a tenth off, but their
+# difference of a few percent is not.
 SHARE = 2.0
 SHARE_WORDS = "each within a factor of two of the printed percents"
 
 
 def arm_rows(log: RunLog | None) -> dict[str, dict[str, Any]]:
-    """The arms of a plan's log by name."""
+    """The rows of a plan's arms by name; empty without a log."""
     return {row["arm"]: row for row in log.rows if row["what"] == "arm"} if log else {}
 
 
 def rates(log: RunLog | None) -> dict[str, float]:
-    """Samples per second by arm; without those that have no time."""
+    """The samples per second by arm; arms without a simulated time are left out."""
     speeds = {name: row.get("samples_per_second") for name, row in arm_rows(log).items()}
     return {name: rate for name, rate in speeds.items() if rate}
 
 
 def rates_of(context: Context, **labels: str) -> dict[str, float]:
-    """`rates` of one run, for a judge; every arm that the config asks for has one."""
+    """`rates` of one run, for a judge. Raises `NotLogged` if an arm in the config has none."""
     speeds = rates(log_of(context, **labels))
     arms = context.select(**labels)[0].arm.spec.options["arms"]
     missing = [name for name in arms if name not in speeds]
@@ -69,7 +69,7 @@ def rates_of(context: Context, **labels: str) -> dict[str, float]:
 
 @drawing(PAPER, *FIGURES)
 def figure_6(context: Context) -> Drawn:
-    """A bar per approach, in its colour and its place of all figures."""
+    """Simulated throughput, a bar per approach in the same colour and place as in all figures."""
     (model,), (optimizer,) = context.values("model"), context.values("optimizer")
     logged = arm_rows(context.log())
     rows = [
@@ -85,7 +85,7 @@ def figure_6(context: Context) -> Drawn:
 
 
 def misfits(context: Context) -> list[str]:
-    """A sentence per model with passes that take more memory than a GPU has, as the logs count it."""
+    """A note per model whose passes need more memory than a GPU has, by the logs' count."""
     sentences = []
     for model, log in by_model(context).items():
         arms = arm_rows(log)
@@ -97,12 +97,15 @@ def misfits(context: Context) -> list[str]:
 
 
 def in_words(speeds: Mapping[str, float], names: tuple[str, ...]) -> str:
-    """Rates in words."""
+    """The rates of some arms, in words."""
     return ", ".join(f"{name} {speeds[name]:,.1f}" for name in names if name in speeds) + " samples/s"
 
 
 def gpipe_lowest(context: Context) -> Finding:
-    """GPipe below every asynchronous approach."""
+    """Holds if every asynchronous approach is faster than GPipe.
+
+    Simulated rates have no noise, so the sign decides, but less than 0.1 % counts as no difference.
+    """
     speeds = rates_of(context)
     holds = all_of(faster(percent(rate, speeds[GPIPE])) for name, rate in speeds.items() if name != GPIPE)
     return measured(context, holds, in_words(speeds, ARMS), f"{SIGN}; {NO_DIFFERENCE}")
@@ -113,18 +116,18 @@ for _name in FIGURES:
 
 
 def percent(rate: float, other: float) -> float:
-    """How much faster, in percent."""
+    """How much faster a rate is than another, in percent."""
     return 100 * (rate / other - 1)
 
 
 def faster(percents: float) -> bool | None:
-    """Whether so many percent are faster; None of so few that they are no difference."""
+    """Whether this many percent are faster; None if they are too few to count as a difference."""
     return None if abs(percents) <= TIE else percents > 0
 
 
 @drawing(PAPER, "text_throughput")
 def text_throughput(context: Context) -> Drawn:
-    """A row per model; means, extremes and the printed numbers below."""
+    """PipeOptim's throughput over the others', a row per model; means, extremes and printed numbers below."""
     others = (GPIPE, PIPEDREAM, TWO_BW, SPECTRAIN, XPIPE)
     models: list[dict[str, Any]] = []
     for model, log in by_model(context).items():
@@ -156,7 +159,10 @@ def text_throughput(context: Context) -> Drawn:
 
 
 def gains(context: Context, other: str, optimizer: str = "") -> dict[str, float]:
-    """PipeOptim's throughput over another approach's, in percent, by model; for a judge."""
+    """By how many percent PipeOptim is faster than another approach, by model.
+
+    optimizer: take only the models trained with it.
+    """
     labels = {"optimizer": optimizer} if optimizer else {}
     models = [m for m in context.values("model") if context.select(model=m, **labels)]
     speeds = {model: rates_of(context, model=model) for model in models}
@@ -164,20 +170,20 @@ def gains(context: Context, other: str, optimizer: str = "") -> dict[str, float]
 
 
 def listed(values: Mapping[str, float]) -> str:
-    """Percentages by model."""
+    """Percentages by model, in words."""
     return ", ".join(f"{model} {value:+z.2f} %" for model, value in values.items())
 
 
 @judge(PAPER, "text_throughput", "above_gpipe")
 def above_gpipe(context: Context) -> Finding:
-    """Every model."""
+    """Holds if PipeOptim is faster than GPipe for every model, by the sign of the difference."""
     percents = gains(context, GPIPE)
     return measured(context, all_of(map(faster, percents.values())), listed(percents), f"{SIGN}; {NO_DIFFERENCE}")
 
 
 @judge(PAPER, "text_throughput", "gain_over_gpipe")
 def gain_over_gpipe(context: Context) -> Finding:
-    """Mean and maximum over the models with AdamW."""
+    """Holds if PipeOptim's mean and greatest speedup over GPipe with AdamW are as printed, within a factor of 1.2."""
     percents = gains(context, GPIPE, "AdamW")
     mean, most = fmean(percents.values()), max(percents.values())
     pairs = zip((mean, most), context.result.reported["over_GPipe_AdamW_percent"], strict=True)
@@ -189,7 +195,10 @@ def gain_over_gpipe(context: Context) -> Finding:
 
 @judge(PAPER, "text_throughput", "comparable")
 def comparable(context: Context) -> Finding:
-    """To both that stash, for every model: as near as the paper's own, up to 16.5 and 14.1 % lower."""
+    """Holds if PipeOptim's rate is within 16.5 % of PipeDream's and 14.1 % of PipeDream-2BW's for every model.
+
+    These are the greatest differences that the paper itself calls comparable.
+    """
     percents = {other: gains(context, other) for other in STASHED}
     most = {other: context.result.reported[key][1] for other, key in STASHED.items()}
     holds = all(abs(value) <= most[other] + HALF_A_TENTH for other in STASHED for value in percents[other].values())
@@ -199,7 +208,10 @@ def comparable(context: Context) -> Finding:
 
 
 def below(other: str, key: str) -> Judge:
-    """A judge: how much lower PipeOptim's throughput is, on average and at most."""
+    """A judge that decides whether PipeOptim's mean and greatest loss of throughput are the printed ones.
+
+    The percentages must agree within a factor of two. The speeds are not compared, as their error is common to both.
+    """
 
     def judged(context: Context) -> Finding:
         percents = gains(context, other)
@@ -217,7 +229,10 @@ judge(PAPER, "text_throughput", "below_2bw")(below(TWO_BW, STASHED[TWO_BW]))
 
 
 def mostly_above(percents: Mapping[str, float]) -> tuple[bool | None, str]:
-    """Whether more than half of the models are above nought, and how many are, in words."""
+    """Whether more than half of the models have a percentage above 0, and how many, in words.
+
+    None if models without a difference (`TIE`) decide.
+    """
     ahead, behind = (sum(sign * value > TIE for value in percents.values()) for sign in (1, -1))
     half, level = len(percents) / 2, len(percents) - ahead - behind
     holds = True if ahead > half else None if ahead + level > half else False
@@ -226,13 +241,16 @@ def mostly_above(percents: Mapping[str, float]) -> tuple[bool | None, str]:
 
 @judge(PAPER, "text_throughput", "mostly_above_xpipe")
 def mostly_above_xpipe(context: Context) -> Finding:
-    """By model."""
+    """Holds if PipeOptim is faster than XPipe for more than half of the models."""
     return measured(context, *mostly_above(gains(context, XPIPE)), MOST)
 
 
 @judge(PAPER, "text_throughput", "below_stashing")
 def below_stashing(context: Context) -> Finding:
-    """The slower of the two that stash against the faster of the two that predict, by model."""
+    """Holds if for more than half of the models both stashing approaches are faster than both that predict.
+
+    PipeDream and PipeDream-2BW stash, PipeOptim and XPipe predict.
+    """
     speeds = {model: rates_of(context, model=model) for model in context.values("model")}
     margins = {m: percent(min(r[PIPEDREAM], r[TWO_BW]), max(r[OPTIM], r[XPIPE])) for m, r in speeds.items()}
     holds, why = mostly_above(margins)
@@ -245,7 +263,7 @@ PASSES = {"": "passes of 8 sequences", LARGEST: "the largest passes that fit"}
 
 @drawing(PAPER, "figure_8")
 def figure_8(context: Context) -> Drawn:
-    """A panel per size of a pass, a group of bars per number of nodes."""
+    """Simulated throughput: a panel per size of a pass, a group of bars per number of nodes."""
     rows = []
     for ending, panel in PASSES.items():
         for nodes in context.values("nodes"):
@@ -262,7 +280,7 @@ def figure_8(context: Context) -> Drawn:
 
 
 def minibatches(context: Context) -> Iterator[str]:
-    """Sentences on figure 8: after how many sequences each approach updates, and what the largest passes are."""
+    """Notes on figure 8: the sequences per update of each approach, and the sizes of the largest passes."""
     nodes = ", ".join(context.values("nodes"))
     for ending, panel in PASSES.items():
         arms: dict[str, list[str]] = {}
@@ -277,7 +295,10 @@ def minibatches(context: Context) -> Iterator[str]:
 
 @judge(PAPER, "figure_8", "order")
 def order(context: Context) -> Finding:
-    """On every number of nodes; with equal passes and with the largest, since the paper names neither."""
+    """Holds if the approaches have the claimed order of throughput on every number of nodes.
+
+    The paper does not state the size of a pass, so passes of 8 sequences and the largest that fit must agree.
+    """
     texts: list[str] = []
     holds = []
     for ending, panel in PASSES.items():

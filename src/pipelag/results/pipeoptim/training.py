@@ -1,4 +1,4 @@
-"""Reading PipeOptim's trainings: accuracies and BLEU by seed, and comparisons of approaches over them."""
+"""Read PipeOptim's training runs: accuracies and BLEU by seed, and comparisons of approaches."""
 
 from __future__ import annotations
 
@@ -13,42 +13,45 @@ from pipelag.results.logs import Item, RunLog
 from pipelag.results.pipeoptim.throughput import OPTIM
 from pipelag.results.verdict import NotLogged
 
-# "About" as good is within a point on the paper's data (the rows that it calls comparable, PipeOptim and SpecTrain with
-# SGDM, are 0.03 to 0.91 apart). On data that a network learns in seconds, approaches lie tens of points apart.
+# "About" equal means within a point on the paper's data: the rows that it calls comparable, PipeOptim and SpecTrain
+# with SGDM, are 0.03 to 0.91 apart. On data that a network learns in seconds, approaches lie tens of points apart.
 ABOUT, ABOUT_ELSEWHERE = 1.0, 5.0
-ROUNDED = 0.005  # of a printed mean or difference
-SCATTERED = 1 / 3  # of their mean: seeds whose standard deviation is beyond it are named
+ROUNDED = 0.005  # half a unit of the last digit of a printed mean or difference
+SCATTERED = 1 / 3  # seeds are named whose standard deviation is above this share of their mean
 Values = dict[int, float]  # by seed
-How = Callable[[Sequence[float]], float]  # makes one number of a run's evaluations
+How = Callable[[Sequence[float]], float]  # reduces a run's evaluations to one number
 
 
 def last(values: Sequence[float]) -> float:
-    """Where a curve ends."""
+    """The last value of a curve."""
     return values[-1]
 
 
 def begin(share: float) -> How:
-    """The mean of the evaluations in the first part of a run, one at least."""
+    """A function for the mean of the first share of a run's evaluations, at least one."""
     return lambda values: fmean(values[: max(1, round(share * len(values)))])
 
 
 def metric_of(model: str) -> str:
-    """What a model is tested by."""
+    """The metric that a model is tested by."""
     return "bleu" if model.startswith("GNMT") else "accuracy"
 
 
 def title_of(model: str) -> str:
-    """The same, as an axis says it."""
+    """The title of an axis for a model's metric."""
     return "BLEU" if model.startswith("GNMT") else "top-1 accuracy (%)"
 
 
 def points(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
-    """(epoch, value) of every evaluation; empty without a log."""
+    """Pairs (epoch, value) of a run's evaluations; empty without a log."""
     return [(row["epoch"], row[metric]) for row in log.rows if row.get(metric) is not None] if log else []
 
 
 def one_number(item: Item, how: How, metric: str) -> float | None:
-    """What a run comes to; None without a log, or where it diverged: what it reached before says nothing."""
+    """A run's evaluations reduced to one number; None without a log, or if it diverged.
+
+    The evaluations before a run diverges say nothing.
+    """
     if item.log is None or diverged(item):
         return None
     rows = [row for row in item.log.rows if row.get(metric) is not None]
@@ -61,13 +64,13 @@ def one_number(item: Item, how: How, metric: str) -> float | None:
 
 
 def scores(context: Context, how: How = max, metric: str = "", **labels: str) -> Values:
-    """What the runs with these labels come to, by seed, for a judge.
+    """One number for each run with these labels, by seed (`one_number`), for a judge.
 
     Args:
-        metric: that of the model by default.
+        metric: by default the model's own.
 
     Raises:
-        NotLogged: unless all seeds that were asked for have a number, of a network that learned.
+        NotLogged: a seed that the scale asks for has no number, or did not learn.
     """
     chosen, values = asked_for(context.select(**labels)), {}
     what = ", ".join(value for key, value in labels.items() if key != "what")
@@ -83,7 +86,7 @@ def scores(context: Context, how: How = max, metric: str = "", **labels: str) ->
 
 
 def diverged(item: Item) -> bool:
-    """Whether a run has a log that says so."""
+    """Whether a run diverged, by its log."""
     return item.log is not None and item.log.diverged_at is not None
 
 
@@ -95,13 +98,13 @@ def missing(item: Item) -> str:
 
 
 def about(context: Context, **labels: str) -> tuple[float, str]:
-    """How far apart is about the same for these runs, and that in words."""
+    """How many points count as about equal for these runs, and the tolerance in words."""
     near = ABOUT_ELSEWHERE if context.shortfall(**labels) else ABOUT
     return near, f"about is within {near:g} point{'s' if near > 1 else ''}; {SEEDS}"
 
 
 def other_arms(context: Context, besides: Sequence[str] = (OPTIM,), **labels: str) -> list[str]:
-    """The other approaches of these runs."""
+    """The approaches of these runs without those in `besides`."""
     arms = dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels))
     return [arm for arm in arms if arm not in besides]
 
@@ -115,16 +118,18 @@ def above(
     margin: float = 0.0,
     **labels: str,
 ) -> tuple[bool | None, str]:
-    """Whether an approach is above each of the others, by a margin that may be negative; and how far, in words.
+    """Whether an approach is above each of the others by a margin, paired over seeds; and by how much, in words.
 
-    Of others that have no number nothing is told, so that it is not above all.
+    An approach without a number leaves the answer open, unless another one makes it False.
+
+    margin: may be negative, for "at least as good".
     """
     values, words = scores(context, how, metric, arm=arm, **labels), []
     outcomes: list[bool | None] = []
     for other in others:
         try:
             step = Difference.of(values, scores(context, how, metric, arm=other, **labels))
-        except NotLogged as error:  # that another is above it would stand all the same
+        except NotLogged as error:  # another approach can still make the claim fail
             outcomes.append(None)
             words.append(f"{other} unknown ({error})")
         else:
@@ -135,15 +140,18 @@ def above(
 
 @dataclass(frozen=True)
 class Uneven(Difference):
-    """A mean over models that have different seeds: no seed has it, so that it has no interval and tells nothing."""
+    """A mean over models that have different seeds. It cannot be paired over seeds, so it has no interval or test."""
 
     def text(self, digits: int = 2) -> str:
-        """In words."""
+        """The mean in words."""
         return f"{self.mean:+.{digits}f} (models of different seeds, no interval)"
 
 
 def over_all(each: Iterable[tuple[Values, Values]]) -> Difference:
-    """The mean over models of what the first is above the second, each by its model's own seeds."""
+    """By how much the first is above the second, averaged over models. each: a pair of values by seed per model.
+
+    If models have different seeds, the mean has no interval (`Uneven`).
+    """
     pairs = list(each)
     if len({frozenset(side) for pair in pairs for side in pair}) == 1:
         return Difference.of(*(over_models(side) for side in zip(*pairs, strict=True)))
@@ -152,7 +160,7 @@ def over_all(each: Iterable[tuple[Values, Values]]) -> Difference:
 
 
 def by_words(items: Iterable[Item], words: Callable[[Item], str]) -> str:
-    """Approaches by what is said of them, those alike together."""
+    """Approaches with a description each, in words; those with the same description are named together."""
     arms: dict[str, dict[str, None]] = {}
     for item in items:
         arms.setdefault(words(item), {})[item.arm.labels["arm"]] = None
@@ -160,13 +168,16 @@ def by_words(items: Iterable[Item], words: Callable[[Item], str]) -> str:
 
 
 def samples_of(item: Item) -> str:
-    """What makes an update: a pass of so many samples, or several."""
+    """The samples of an update in words: of one pass, or of several that are summed."""
     many = item.arm.spec.phases[-1].microbatches
     return str(item.arm.spec.batch) if many == 1 else f"{many} x {item.arm.spec.batch // many}"
 
 
 def per_model(context: Context, describe: Callable[[list[Item]], str]) -> str:
-    """What is said of each model's logged trainings; models alike together, and without their names where all are."""
+    """A description of each model's logged training runs, in words.
+
+    Models with the same description are named together, or not at all if it is the same for all.
+    """
     by_text: dict[str, list[str]] = {}
     for model in context.values("model"):
         runs = [item for item in context.logged(model=model) if item.arm.spec.kind == "train"]
@@ -176,7 +187,7 @@ def per_model(context: Context, describe: Callable[[list[Item]], str]) -> str:
 
 
 def splits(context: Context) -> list[str]:
-    """A sentence on the samples of an update, where approaches differ in them."""
+    """A note on the samples of an update; empty if approaches do not differ in them."""
 
     def describe(runs: list[Item]) -> str:
         summed = [item for item in runs if item.arm.spec.phases[-1].microbatches > 1]
@@ -188,25 +199,25 @@ def splits(context: Context) -> list[str]:
 
 
 def updates_of(item: Item) -> str:
-    """How many updates a training makes, and of how many samples."""
+    """The number of a run's updates and their samples, in words."""
     return f"{item.arm.spec.steps:,} of {samples_of(item)} samples"
 
 
 def updates(context: Context) -> list[str]:
-    """A sentence on the updates of trainings that see the same samples in minibatches of different sizes."""
+    """A note on the updates of approaches that see the same samples in minibatches of different sizes."""
     words = per_model(context, lambda runs: by_words(runs, updates_of))
     rates = {item.arm.spec.optimizer.lr for item in context.logged() if item.arm.spec.optimizer is not None}
     return [f"Updates{', all at one rate' if len(rates) == 1 else ''}: {words}."] if words else []
 
 
 def layers_of(context: Context, model: str) -> int | None:
-    """The layers of a network that is smaller than the paper's, where these are among its options."""
+    """The number of layers of a network that is smaller than the paper's; None if it is not, or has no such option."""
     networks = [item.arm.spec.model for item in context.logged(model=model) if item.arm.spec.kind == "train"]
     return networks[0].options.get("layers") if networks and networks[0] and context.smaller(model=model) else None
 
 
 def scattered(context: Context) -> list[str]:
-    """A sentence per model and approach whose seeds are too far apart for their mean to say much."""
+    """A note per model and approach whose seeds are too far apart for their mean to say much."""
     sentences = []
     for model, arm, optimizer in dict.fromkeys(
         (item.arm.labels["model"], item.arm.labels["arm"], item.arm.labels["optimizer"]) for item in context.logged()
@@ -234,7 +245,7 @@ def curve_rows(items: Iterable[Item], metric: str, line: Callable[[Item], str] |
 
 
 def panel_of(context: Context, model: str, items: Iterable[Item]) -> str:
-    """What a panel shows: a model, smaller than the paper's or not, and the data that these runs were trained on."""
+    """The title of a panel: the model, whether it is smaller than the paper's, the optimizer and the data."""
     titles = [(item.log.summary.get("data") or {}).get("title", "?") for item in items if item.log is not None]
     layers = layers_of(context, model)
     small = (f" (small, {layers} layers)" if layers else " (small)") if context.smaller(model=model) else ""
