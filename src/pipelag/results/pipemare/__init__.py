@@ -1,4 +1,4 @@
-"""Figures, tables and claims of *PipeMare* (importing this registers them)."""
+"""Figures, tables and claims of *PipeMare*; importing this package registers them."""
 
 from pipelag.results.pipemare import (  # noqa: F401
     ablation,

@@ -1,4 +1,4 @@
-"""Figure 9, tables 4 and 5, and what T2 and recomputation cost: counted over schedules and in training steps."""
+"""Figure 9, tables 4 and 5, and the costs of T2 and recomputation, counted in schedules and in training steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAPER = "pipemare"
 
 @drawing(PAPER, "figure_9")
 def figure_9(context: Context) -> Drawn:
-    """A bar per stage: what it caches with recomputation, and what is added without."""
+    """A bar per stage: the activations it caches with recomputation, and those added without."""
     log = context.log()
     if log is None:
         return not_logged("the counts have no log")
@@ -34,13 +34,16 @@ def figure_9(context: Context) -> Drawn:
 
 
 def heads(row: dict[str, Any]) -> list[bool]:
-    """Of each stage, whether it begins a segment."""
+    """For each stage, whether it begins a segment."""
     return [stage % row["segment"] == 0 for stage in range(row["stages"])]
 
 
 @judge(PAPER, "figure_9", "heads_only")
 def heads_only(context: Context) -> Finding:
-    """A long queue is one that grows with the pipeline; the others stay within their segment's round trip."""
+    """Holds if segment heads cache as much as without recomputation, and all others less than twice a segment's stages.
+
+    A queue is long if it grows with the pipeline; the others stay within their segment's round trip.
+    """
     (row,) = log_of(context).rows
     first = [held for held, head in zip(row["with"], heads(row), strict=True) if head]
     inner = [held for held, head in zip(row["with"], heads(row), strict=True) if not head]
@@ -52,7 +55,7 @@ def heads_only(context: Context) -> Finding:
 
 @judge(PAPER, "figure_9", "sum_far_below")
 def sum_far_below(context: Context) -> Finding:
-    """Sums over the stages."""
+    """Holds if the sum over stages with recomputation is at most half of that without, our reading of "far below"."""
     (row,) = log_of(context).rows
     text = f"{sum(row['with'])} against {sum(row['without'])}"
     return exact(sum(row["with"]) <= sum(row["without"]) / 2, text, "far below: at most half")
@@ -60,7 +63,10 @@ def sum_far_below(context: Context) -> Finding:
 
 @judge(PAPER, "figure_9", "as_appendix")
 def as_appendix(context: Context) -> Finding:
-    """The printed counts, stage by stage; what is computed 2(S-j) cycles ahead is held over both ends of them."""
+    """Holds if every stage caches the number of activations in the appendix, with and without recomputation.
+
+    An activation that is computed 2(S-j) cycles ahead is held in the first and the last of them too, 2(S-j)+1 in all.
+    """
     (row,) = log_of(context).rows
     P, S = row["stages"], row["segment"]
     plain = [2 * (P - i) + 1 for i in range(1, P + 1)]
@@ -70,12 +76,12 @@ def as_appendix(context: Context) -> Finding:
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The last step's slope in log-log: the growth for large sizes."""
+    """The exponent of growth for large sizes: the slope of the last step in log-log."""
     return log2(values[-1] / values[-2]) / log2(sizes[-1] / sizes[-2])
 
 
 def exponents(context: Context, what: str) -> tuple[float, float]:
-    """(without, with) recomputation, over P or N."""
+    """The exponents of growth with P or N, (without, with) recomputation."""
     rows = log_of(context, what=what).rows
     sizes = [row["microbatches"] or row["stages"] for row in rows]
     without, mended = (exponent(sizes, [sum(row[key]) for row in rows]) for key in ("without", "with"))
@@ -84,7 +90,7 @@ def exponents(context: Context, what: str) -> tuple[float, float]:
 
 @drawing(PAPER, "table_4")
 def table_4(context: Context) -> Drawn:
-    """The paper's exponents beside those of the counts."""
+    """The paper's exponents beside those of our counts."""
 
     def counted(which: int) -> Any:
         return lambda row: exponents(context, row["mode"])[which] if context.log(what=row["mode"]) else None
@@ -101,7 +107,7 @@ def table_4(context: Context) -> Drawn:
 
 
 def exponents_of(context: Context, mode: str) -> Finding:
-    """Whether the counts grow with the printed exponents."""
+    """Whether the counts grow with the printed exponents, within 0.05: lower orders are left at these sizes."""
     row = next(row for row in context.result.reported if row["mode"] == mode)
     ours = exponents(context, mode)
     holds = abs(ours[0] - row["without"]) <= 0.05 and abs(ours[1] - row["with"]) <= 0.05
@@ -111,24 +117,24 @@ def exponents_of(context: Context, mode: str) -> Finding:
 
 @judge(PAPER, "table_4", "stages_exponent")
 def stages_exponent(context: Context) -> Finding:
-    """PipeMare, over P."""
+    """Holds if PipeMare's activations grow with P as printed (`exponents_of`)."""
     return exponents_of(context, "PipeMare")
 
 
 @judge(PAPER, "table_4", "microbatches_exponent")
 def microbatches_exponent(context: Context) -> Finding:
-    """GPipe, over N."""
+    """Holds if GPipe's activations grow with N as printed (`exponents_of`)."""
     return exponents_of(context, "GPipe")
 
 
 def ratios(context: Context) -> dict[int, float]:
-    """With over without recomputation, summed over the stages, by the number of stages."""
+    """Cached activations with recomputation over those without, summed over stages, by the number of stages."""
     return {row["stages"]: sum(row["with"]) / sum(row["without"]) for row in log_of(context).rows}
 
 
 @drawing(PAPER, "table_5")
 def table_5(context: Context) -> Drawn:
-    """The printed numbers and the counts."""
+    """The printed ratios of activations with and without recomputation, beside our counts."""
     counted = ratios(context) if context.log() else {}
     cols = [
         Col("Task", "dataset"),
@@ -145,7 +151,7 @@ def table_5(context: Context) -> Drawn:
 
 @judge(PAPER, "table_5", "one_over_root")
 def one_over_root(context: Context) -> Finding:
-    """The counts, against every printed ratio."""
+    """Holds if every printed ratio is the counted one, within half a unit of its last digit."""
     by_stages = ratios(context)
     right = [row for row in context.result.reported if abs(by_stages[row["stages"]] - row["with"]) <= 5e-4]
     text = "counted " + ", ".join(f"P = {P}: {value:.3f} (1/sqrt(P) {P**-0.5:.3f})" for P, value in by_stages.items())
@@ -153,7 +159,7 @@ def one_over_root(context: Context) -> Finding:
 
 
 def added(context: Context, arm: str) -> float:
-    """Percent of weights, gradients and optimizer state that T2's average adds."""
+    """T2's average as a percentage of weights, gradients and optimizer state."""
     plain, corrected = log_of(context, arm=arm).rows
     held = plain["weights"] + plain["gradients"] + plain["optimizer"]
     return float(100 * (corrected["average"] - plain["average"]) / held)
@@ -161,7 +167,7 @@ def added(context: Context, arm: str) -> float:
 
 @drawing(PAPER, "text_t2_memory")
 def t2_buffer(context: Context) -> Drawn:
-    """A row per optimizer."""
+    """The memory that T2 adds, a row per optimizer."""
     cols = [
         Col("Optimizer", lambda arm: arm),
         Col("paper (%)", lambda arm: context.result.reported[arm]),
@@ -171,7 +177,7 @@ def t2_buffer(context: Context) -> Drawn:
 
 
 def buffer_of(context: Context, arm: str) -> Finding:
-    """What T2 adds, against the printed percent."""
+    """Whether T2 adds the printed percentage of memory, within half a unit of its last digit."""
     value = added(context, arm)
     text = f"{value:.1f} % of the weights, gradients and state that a training step holds"
     return exact(abs(value - context.result.reported[arm]) <= 0.5, text, "half a unit of the last printed digit")
@@ -179,25 +185,25 @@ def buffer_of(context: Context, arm: str) -> Finding:
 
 @judge(PAPER, "text_t2_memory", "third")
 def third(context: Context) -> Finding:
-    """SGD with momentum."""
+    """Holds if T2 adds the printed percentage with SGD and momentum (`buffer_of`)."""
     return buffer_of(context, "SGD with momentum")
 
 
 @judge(PAPER, "text_t2_memory", "quarter")
 def quarter(context: Context) -> Finding:
-    """Adam."""
+    """Holds if T2 adds the printed percentage with Adam (`buffer_of`)."""
     return buffer_of(context, "Adam")
 
 
 def share(context: Context, arm: str) -> tuple[float, float]:
-    """Percent of all operations that a second forward makes; and a backward's over a forward's."""
+    """The second forward's percentage of all operations, and a backward's operations over a forward's."""
     (row,) = log_of(context, arm=arm).rows
     return 100 * row["forward"] / (2 * row["forward"] + row["backward"]), row["backward"] / row["forward"]
 
 
 @drawing(PAPER, "text_recompute_compute_share")
 def compute_share(context: Context) -> Drawn:
-    """A row per model."""
+    """The share of recomputation in all operations, a row per model."""
 
     def counted(which: int) -> Any:
         return lambda arm: share(context, arm)[which] if context.log(arm=arm) else None
@@ -214,7 +220,7 @@ def compute_share(context: Context) -> Drawn:
 
 @judge(PAPER, "text_recompute_compute_share", "a_quarter")
 def a_quarter(context: Context) -> Finding:
-    """Operations counted."""
+    """Holds if recomputation takes the printed share of counted operations within half a percent, on every model."""
     shares = {arm: share(context, arm) for arm in context.values("arm")}
     text = ", ".join(f"{arm} {value:.2f} %, a backward {times:.2f} forwards" for arm, (value, times) in shares.items())
     printed = context.result.reported["share_percent"]

@@ -1,4 +1,4 @@
-"""What claims ask of arms: whether one diverged, is above another or about zero; and the arms of a grid."""
+"""Questions that claims ask about arms: whether one diverged, is above another or about zero; and grids of arms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def all_diverged(context: Context, **labels: str) -> bool:
 
 
 def none_diverged(context: Context, **labels: str) -> bool:
-    """Whether no seed did."""
+    """Whether no seed of an arm on images diverged."""
     return not any(diverged(item) for item in runs_of(context, **labels).values())
 
 
@@ -33,16 +33,19 @@ def higher(
     tasks: Sequence[str] = ("images", "translation"),
     **labels: str,
 ) -> Finding:
-    """A trend: an arm is above another in every task, of the runs with these labels."""
+    """The finding on the trend that an arm is above another on every task, paired over seeds.
+
+    measure: the score that is compared, by default the best one. what: its name. labels: select the runs.
+    """
     texts, holds = [], []
     for task in tasks:
         scores = [measure(context, task=task, arm=name, **labels) for name in (arm, than)]
         step = Difference.of(*scores)
         holds.append(step.above())
-        shared = set.intersection(*map(set, scores))  # those that are compared
+        shared = set.intersection(*map(set, scores))  # the seeds that are compared
         means = [fmean(by_seed[seed] for seed in shared) for by_seed in scores]
         text = f"{task}: {arm} {means[0]:.1f}, {than} {means[1]:.1f}, a difference of {step.text()}"
-        # Means over the epochs are of all evaluations already.
+        # A mean over the epochs already includes the last evaluation.
         end = f", {at_the_end(context, arm, than, task=task, **labels)}" if measure is best else ""
         texts.append(text + end)
     labels |= {"task": tasks[0]} if len(tasks) == 1 else {}
@@ -50,18 +53,18 @@ def higher(
 
 
 def grid(context: Context, key: str, task: str) -> list[str]:
-    """The arms of a parameter's grid, by its value."""
+    """The arms of a parameter's grid on a task, sorted by its value."""
     arms = [arm for arm in context.values("arm") if arm.startswith(f"{key} =") and context.select(arm=arm, task=task)]
     return sorted(arms, key=number)
 
 
 def number(arm: str) -> float:
-    """The value of an arm such as "D = 0.1" or "K = 10/200", which is ten."""
+    """The value in the name of an arm such as "D = 0.1" or "K = 10/200", which is 10."""
     return float(arm.split("= ")[1].split("/")[0])
 
 
 def about_zero(context: Context, arm: str, task: str) -> Finding:
-    """Whether an arm's best BLEU, the mean over seeds, rounds to nothing."""
+    """Whether an arm's best BLEU, averaged over seeds, rounds to 0."""
     scores = best(context, task=task, arm=arm)
     text = f"best BLEU {outcomes(context, task=task, arm=arm)}"
     return sized(context, fmean(scores.values()) < 0.5, text, "about 0: rounds to 0 BLEU", task=task)

@@ -1,4 +1,4 @@
-"""What a pipeline costs: utilisation and memory, from logged schedules and from weights and state that were counted."""
+"""The costs of a pipeline: utilisation and memory, from logged schedules and counted weights and optimizer state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pipelag.results.verdict import NotLogged, log_of
 
 Rows = Sequence[Mapping[str, Any]]
 OPTIMIZER = {task: "SGD with momentum" if task in ("images", "ImageNet") else "Adam" for task in TASK_OF.values()}
-SHARED = ("target embedding", "output")  # of WMT17's Transformer: the first embedding's weights again
+SHARED = ("target embedding", "output")  # layers of WMT17's Transformer that share the first embedding's weights
 BYTES = 4  # float32
 
 
 def or_none(value: Callable[[], float]) -> float | None:
-    """A number, or none where it has no log."""
+    """A number, or None if it has no log."""
     try:
         return value()
     except NotLogged:
@@ -30,45 +30,48 @@ def or_none(value: Callable[[], float]) -> float | None:
 
 
 def pipelines(context: Context, **labels: str) -> list[dict[str, Any]]:
-    """The logged pipelines with these labels, a row per method, P and N."""
+    """The rows of the logged pipelines with these labels, one per method, P and N."""
     return log_of(context, **({"task": "pipeline"} | labels)).rows
 
 
 def pipeline(context: Context, method: str, **labels: str) -> dict[str, Any]:
-    """The one pipeline of a method."""
+    """The row of a method's pipeline with these labels."""
     return next(row for row in pipelines(context, **labels) if row["method"] == method)
 
 
 def gpipe(context: Context, dataset: str) -> dict[str, Any]:
-    """GPipe's pipeline on a data set: with microbatches of its own where the paper gives it smaller ones."""
+    """GPipe's pipeline on a data set, with its own microbatches if the paper gives it smaller ones."""
     items = context.select(dataset=dataset, task="pipeline", arm="GPipe")
     return pipeline(context, "GPipe", dataset=dataset, arm="GPipe" if items else "pipeline")
 
 
 def held(context: Context, task: str) -> tuple[float, float]:
-    """Copies of the weights' size: weights, gradients and optimizer state; and what T2 adds. Counted in a step."""
+    """Memory in multiples of the weights', counted in a training step.
+
+    Returns that of weights, gradients and optimizer state, and what T2 adds.
+    """
     plain, corrected = log_of(context, what="copies", arm=OPTIMIZER[task]).rows
     base = plain["weights"] + plain["gradients"] + plain["optimizer"]
     return base / plain["elements"], (corrected["average"] - plain["average"]) / plain["elements"]
 
 
 def layers_of(context: Context, dataset: str) -> list[int]:
-    """The parameters of each weighted operator of the model that a data set is trained with, in topological order."""
+    """The parameters of each operator with weights in a data set's model, in topological order."""
     rows = log_of(context, task="weights", **({"dataset": dataset} if context.values("dataset") else {})).rows
     shared = SHARED if dataset == "WMT17" else ()
     return [row["parameters"] for row in rows if row["name"] not in shared]
 
 
 def stage_weights(layers: Sequence[int], stages: int) -> list[int]:
-    """Parameters per stage, the layers dealt out evenly in their order (section 4.1)."""
+    """The parameters of each stage, with the layers split evenly in their order (section 4.1)."""
     bounds = [0, *evenly(stages, len(layers)), len(layers)]
     return [sum(layers[a:b]) for a, b in pairwise(bounds)]
 
 
 def memory(context: Context, method: str, task: str, row: Mapping[str, Any], layers: Sequence[int]) -> float:
-    """Weight and optimizer memory in parameters' sizes: what is held, T2's average, PipeDream's kept versions.
+    """Weight and optimizer memory in numbers of values: weights, gradients, state, T2's average and stashed versions.
 
-    `row`: the method's pipeline, whose stages hold so many copies.
+    row: the method's pipeline, with the number of copies that each stage holds. layers: parameters per layer.
     """
     base, average = held(context, task)
     weights = stage_weights(layers, row["stages"])
@@ -77,7 +80,7 @@ def memory(context: Context, method: str, task: str, row: Mapping[str, Any], lay
 
 
 def memory_of(context: Context, dataset: str, method: str) -> float:
-    """Of a method on a data set, over GPipe's."""
+    """A method's weight and optimizer memory on a data set, over GPipe's."""
     task, layers = TASK_OF[dataset], layers_of(context, dataset)
     kind = "PipeMare" if method == "PipeMareW" else method
     row = pipeline(context, kind, dataset=dataset, arm="pipeline")
@@ -85,26 +88,26 @@ def memory_of(context: Context, dataset: str, method: str) -> float:
 
 
 def megabytes(context: Context, dataset: str) -> float:
-    """Of GPipe, in 2^20 bytes."""
+    """GPipe's weight and optimizer memory on a data set in MiB."""
     return BYTES * held(context, TASK_OF[dataset])[0] * sum(layers_of(context, dataset)) / 2**20
 
 
 def goal(context: Context, task: str, sync: str = "Sync", **labels: str) -> float:
-    """The target score: as large a share of the synchronous best here as the paper's target is of its own."""
+    """The target score: the same share of our synchronous best as the paper's target is of its synchronous best."""
     dataset = next(name for name, value in TASK_OF.items() if value == task)
     paper_best, paper_target = context.result.options["targets"][dataset]
     return float(paper_target / paper_best * fmean(best(context, task=task, arm=sync, **labels).values()))
 
 
 def reach(context: Context, task: str, target: float) -> str:
-    """A target score in words: how large a share of the best of training without delays it is, as in the paper."""
+    """A target score in words, with its share of the synchronous best."""
     paper_best, paper_target = context.result.options["targets"][DATASET_OF[task]]
     share = 100 * paper_target / paper_best
     return f"{target:.1f}, the {share:.1f} % of Sync's best that the paper's target is of its own"
 
 
 def unreached(context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sync", **labels: str) -> str:
-    """Why a task has no amortised utilisation though its runs are logged; empty where it has one, or no logs."""
+    """Why a task has no amortised utilisation although its runs are logged; empty if it has one, or no logs."""
     try:
         target = goal(context, task, sync, **labels)
         runs = runs_of(context, task=task, arm=arm, **labels)
@@ -121,15 +124,15 @@ def unreached(context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sy
 
 
 def arrival(item: Item, target: float) -> Arrival:
-    """When a run comes to a score or above, in epochs."""
+    """When a run reaches a score, in epochs."""
     return Arrival.of(evaluations(log_in(item)), lambda row: value_of(row) >= target)
 
 
 def amortised(context: Context, alone: float, target: float, **labels: str) -> dict[int, float]:
-    """Utilisation with synchronous warm-up epochs until a target score (section 4), by seed.
+    """The utilisation by seed of training with synchronous warm-up epochs, until a target score (section 4).
 
-    (E_async + E_sync) / (E_async + E_sync / Util_sync). `alone`: Util_sync. Raises `NotLogged` where a run never gets
-    to the target.
+    (E_async + E_sync) / (E_async + E_sync / Util_sync), with Util_sync as `alone`. Raises `NotLogged` if a run never
+    reaches the target.
     """
     utilisations = {}
     for seed, item in runs_of(context, **labels).items():
@@ -142,7 +145,10 @@ def amortised(context: Context, alone: float, target: float, **labels: str) -> d
 
 
 def normalised(item: Item, alone: float) -> list[tuple[float, float]]:
-    """(time, score) of the evaluations, in epochs of a fully used pipeline: a synchronous epoch takes 1/Util_sync."""
+    """Pairs (time, score) of a run's evaluations.
+
+    Time is in epochs of a fully used pipeline, so a synchronous epoch takes 1/Util_sync. alone: Util_sync.
+    """
     warm = epochs_of(item, "gpipe")
     return [
         (min(row["epoch"], warm) / alone + max(0.0, row["epoch"] - warm), value_of(row))
@@ -151,7 +157,7 @@ def normalised(item: Item, alone: float) -> list[tuple[float, float]]:
 
 
 def epochs_of(item: Item, method: str) -> float:
-    """How many epochs from the beginning on are trained with a method."""
+    """The number of epochs that a run trains with a method before it changes to another."""
     rows = evaluations(log_in(item))
     if not rows:
         return 0.0

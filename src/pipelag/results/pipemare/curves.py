@@ -1,4 +1,4 @@
-"""Scores of runs against their epochs: the rows, the chart, and the figures that are a line per arm."""
+"""Scores of runs against epochs: the rows, the chart, and the figures with a line per arm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipelag.results.pipemare.quality import evaluations, metric, reasons, title
 PAPER = "pipemare"
 STYLES = {
     "Sync": (colours.BASELINE, 0),
-    "T1": (colours.TWO_BW, 1),  # which PipeMare's figures do not have
+    "T1": (colours.TWO_BW, 1),  # free here, as PipeMare's figures do not show PipeDream-2BW
     "T1+T2": (colours.PIPEMARE, 2),
     "T1+T2+W": (colours.PIPEMARE_W, 3),
     "no correction": (colours.UNMENDED, 1),
@@ -26,15 +26,16 @@ STYLES = {
 
 
 def task_of(item: Item) -> str:
-    """The task that a run's labels name, or none."""
+    """The task in a run's labels, or an empty string."""
     return item.arm.labels.get("task", "")
 
 
 def learning(
     context: Context, name: Callable[[Item], str] = lambda item: item.arm.labels["arm"], **labels: str
 ) -> list[dict[str, Any]]:
-    """A row per evaluation of the runs with these labels: panel (task and model), line, seed, epoch, score, and the
-    epoch at which the first of several phases ends.
+    """A row per evaluation of the runs with these labels: panel (task and model), line, seed, epoch and score.
+
+    `switch` is the epoch at which the first of several phases ends. name: the name of a run's line.
     """
     rows = []
     for item in context.select(**labels):
@@ -50,12 +51,12 @@ def learning(
 
 
 def nothing(context: Context) -> Drawn:
-    """An empty frame that says why."""
+    """An empty figure that says why it is empty."""
     return not_logged(textwrap.fill("; ".join(reasons(context)) or "no run is logged", 60))
 
 
 def compared(context: Context, **labels: str) -> list[Item]:
-    """The runs with these labels, but of no task whose pipelines have no log: training without one compares nothing."""
+    """The runs with these labels, without tasks of which only synchronous training is logged."""
     items = context.select(**labels)
     tasks = {task_of(item) for item in items if item.log is not None and item.arm.labels["arm"] != "Sync"}
     return [item for item in items if item.log is None or task_of(item) in tasks]
@@ -67,14 +68,15 @@ def axes_of(rows: Sequence[dict[str, Any]]) -> dict[str, Axis]:
 
 
 def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | None = None, grids: bool = False) -> Drawn:
-    """Score against epochs, a panel per task. items: the runs in the rows, where these are not all of the result's.
+    """Score against epochs, a panel per task.
 
-    grids: each panel has lines of its own but for Sync, so that its colours and its legend begin anew.
+    items: the runs in the rows, if these are not all of the result's. grids: whether each panel has its own lines
+    besides Sync, so that its colours and legend start anew.
     """
     if not rows:
         return nothing(context)
     others = [line for line in dict.fromkeys(row["line"] for row in rows) if line not in STYLES]
-    # Black is for Sync; of more lines than colours none has both colour and dashes of another.
+    # Black is for Sync. If there are more lines than colours, no two share both their colour and their dashes.
     number = {line: at for at, line in enumerate(others)}
     if grids:
         panels = [[row["line"] for row in rows if row["panel"] == panel] for panel in axes_of(rows)]
@@ -96,6 +98,6 @@ def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | Non
 
 @drawing(PAPER, "figure_7", "figure_12", "figure_13", "figure_14", "figure_19")
 def by_arm(context: Context) -> Drawn:
-    """A line per arm."""
+    """Score against epochs, a panel per task and a line per arm."""
     items = compared(context)
     return curves(context, learning(replace(context, items=items)), items, grids=context.name == "figure_13")

@@ -1,4 +1,4 @@
-"""Figures 4, 8, 12 and 19: delays that nothing corrects, of more stages, of a deeper network, and at random."""
+"""Figures 4, 8, 12 and 19: delays without a correction, with more stages, in a deeper network, and at random."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pipelag.results.pipemare.quality import (
 from pipelag.results.verdict import Finding, judge
 
 PAPER = "pipemare"
-# How far the paper's pairs are apart that it calls matching, and half a unit of the last digit: points, and BLEU.
+# The gaps of pairs that the paper calls matching, plus half a unit of the last digit: points, and BLEU.
 MATCHED = {"images": 0.2 + 0.05, "translation": 0.7 + 0.05}
 
 
@@ -70,7 +70,7 @@ def figure_4(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_4", "finest_diverges")
 def finest_diverges(context: Context) -> Finding:
-    """It never gets beyond one and a half times chance."""
+    """Holds if no evaluation of any seed is above one and a half times chance, so that it diverges from the start."""
     arm = "no discrepancy, many more stages"
     scores = best(context, task="images", arm=arm)
     text = f"best accuracy {outcomes(context, task='images', arm=arm)}"
@@ -80,7 +80,7 @@ def finest_diverges(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "plain_does_not")
 def plain_does_not(context: Context) -> Finding:
-    """It learns, and keeps what it learns."""
+    """Holds if no seed diverges: each ends with a finite loss and above one and a half times chance."""
     text = f"best accuracy {outcomes(context, task='images', arm='no discrepancy')}"
     holds = none_diverged(context, task="images", arm="no discrepancy")
     return sized(context, holds, text, DIVERGED, task="images", arm="no discrepancy")
@@ -88,7 +88,7 @@ def plain_does_not(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "discrepancy_diverges")
 def discrepancy_diverges(context: Context) -> Finding:
-    """It does, at the rate at which the arm without discrepancy is trained."""
+    """Holds if every seed diverges, at the same learning rate as the arm without discrepancy."""
     text = outcomes_of(context, "neither", "no discrepancy", task="images")
     rates = {
         item.arm.spec.optimizer.lr
@@ -102,7 +102,7 @@ def discrepancy_diverges(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "discrepancy_hurts")
 def discrepancy_hurts(context: Context) -> Finding:
-    """Best accuracies, at the same stages and rate."""
+    """Holds if with discrepancy the best accuracy is below that without, at the same stages and rate."""
     difference = below(context, "neither", "no discrepancy", task="images")
     text = f"{outcomes_of(context, 'neither', 'no discrepancy', task='images')}; a difference of {difference.text()}"
     text += f", {at_the_end(context, 'no discrepancy', 'neither', task='images')}"
@@ -111,7 +111,10 @@ def discrepancy_hurts(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "delay_hurts")
 def delay_hurts(context: Context) -> Finding:
-    """Best accuracies without discrepancy: synchronous, a stage per weight, and many."""
+    """Holds if, without discrepancy, best accuracies fall from synchronous training to a stage per weight to many more.
+
+    Each step is paired over seeds.
+    """
     arms = ("Sync", "no discrepancy", "no discrepancy, many more stages")
     holds, steps = ordered([best(context, task="images", arm=arm) for arm in arms])
     ends = ", ".join(at_the_end(context, a, b, task="images") for a, b in pairwise(arms))
@@ -121,7 +124,7 @@ def delay_hurts(context: Context) -> Finding:
 
 @drawing(PAPER, "figure_8")
 def figure_8(context: Context) -> Drawn:
-    """The runs of split weights; the panels say their stages."""
+    """Score against epochs for the runs with twice the stages (split weights)."""
     rows: list[dict[str, Any]] = []
     items = compared(context, split="2")
     for task in ("images", "translation"):
@@ -136,14 +139,14 @@ SPLIT = {"split": "2"}
 
 
 def best_and_last(context: Context, *arms: str, **labels: str) -> str:
-    """The best and the last accuracies of arms, in words."""
+    """The best and the final accuracies of arms, in words."""
     last = ", ".join(f"{arm} {mean_text(list(final(context, arm=arm, **labels).values()))}" for arm in arms)
     return f"best accuracy {outcomes_of(context, *arms, **labels)}; at the end {last}"
 
 
 @judge(PAPER, "figure_8", "resnet_needs_t2")
 def resnet_needs_t2(context: Context) -> Finding:
-    """T1 alone."""
+    """Holds if T1 alone diverges with every seed (`all_diverged`)."""
     text = best_and_last(context, "T1", "T1+T2", task="images", **SPLIT)
     holds = all_diverged(context, task="images", arm="T1", **SPLIT)
     return sized(context, holds, text, DIVERGED, task="images", **SPLIT)
@@ -151,7 +154,7 @@ def resnet_needs_t2(context: Context) -> Finding:
 
 @judge(PAPER, "figure_8", "resnet_t2_trains")
 def resnet_t2_trains(context: Context) -> Finding:
-    """T1+T2."""
+    """Holds if T1+T2 diverges with no seed (`none_diverged`)."""
     text = best_and_last(context, "T1", "T1+T2", task="images", **SPLIT)
     holds = none_diverged(context, task="images", arm="T1+T2", **SPLIT)
     return sized(context, holds, text, DIVERGED, task="images", **SPLIT)
@@ -159,7 +162,7 @@ def resnet_t2_trains(context: Context) -> Finding:
 
 @judge(PAPER, "figure_8", "transformer_needs_t2")
 def transformer_needs_t2(context: Context) -> Finding:
-    """T1 at most half of T1+T2."""
+    """Holds if T1's best BLEU is below half of T1+T2's, our reading of "much lower", paired over seeds."""
     with_t2, t1_alone = (best(context, task="translation", arm=arm, **SPLIT) for arm in ("T1+T2", "T1"))
     half = Difference.of({seed: value / 2 for seed, value in with_t2.items()}, t1_alone)
     text = outcomes_of(context, "T1", "T1+T2", task="translation", **SPLIT)
@@ -168,13 +171,13 @@ def transformer_needs_t2(context: Context) -> Finding:
 
 
 def worth(context: Context, task: str, split: str, measure: Callable[..., dict[int, float]] = best) -> dict[int, float]:
-    """What T2 adds to T1, by seed, in the best score or another measure."""
+    """The points that T2 adds to T1 by seed, in the best score or another measure. split: "2" for twice the stages."""
     with_t2, t1_alone = (measure(context, task=task, arm=arm, split=split) for arm in ("T1+T2", "T1"))
     return {seed: minus(with_t2[seed], t1_alone[seed]) for seed in with_t2 if seed in t1_alone}
 
 
 def t2_worth_more(context: Context, task: str) -> Finding:
-    """What T2 adds, with split weights against without."""
+    """Whether T2 adds more to T1's best score with twice the stages than without, paired over seeds."""
     here, there = worth(context, task, "2"), worth(context, task, "1")
     step = Difference.of(here, there)
     shared = here.keys() & there.keys()
@@ -186,8 +189,11 @@ def t2_worth_more(context: Context, task: str) -> Finding:
 
 
 def t1_weakens(context: Context, task: str) -> Finding:
-    """T1 alone, with split weights against without, which is what the paper has it from (section 4.3). What T1 adds
-    to no remedy is another thing: with split weights neither has that arm."""
+    """Whether T1's best score is lower with twice the stages than without, paired over seeds.
+
+    This is what the paper concludes from (section 4.3). What T1 adds to no remedy cannot be compared, because with
+    twice the stages neither the paper nor we train without a remedy.
+    """
     words = [outcomes(context, task=task, arm="T1", split=split) for split in ("2", "1")]
     here, there = (best(context, task=task, arm="T1", split=split) for split in ("2", "1"))
     step = Difference.of(there, here)
@@ -198,7 +204,7 @@ def t1_weakens(context: Context, task: str) -> Finding:
 
 
 def t2_speeds_up(context: Context, task: str) -> Finding:
-    """The mean score over the epochs, with split weights."""
+    """Whether with twice the stages T1+T2 is above T1 in the mean score over the epochs."""
     return higher(context, "T1+T2", "T1", area, "mean score over the epochs", [task], **SPLIT)
 
 
@@ -210,14 +216,14 @@ for _task in ("images", "translation"):
 
 @judge(PAPER, "figure_12", "t1_diverges")
 def t1_diverges(context: Context) -> Finding:
-    """Every seed."""
+    """Holds if T1 diverges with every seed (`all_diverged`)."""
     text = f"best accuracy {outcomes_of(context, 'Sync', 'T1', 'T1+T2', task='images')}"
     return sized(context, all_diverged(context, task="images", arm="T1"), text, DIVERGED)
 
 
 @judge(PAPER, "figure_12", "t2_reaches_sync")
 def t2_reaches_sync(context: Context) -> Finding:
-    """The best accuracies after the first drop."""
+    """Holds if T1+T2's best accuracy after the first drop of the rate is at most 0.1 points below Sync's."""
 
     def after(item: Item) -> float:
         schedule = item.arm.spec.lr_schedule
@@ -235,12 +241,12 @@ def t2_reaches_sync(context: Context) -> Finding:
 
 @judge(PAPER, "figure_12", "t2_needed")
 def t2_needed(context: Context) -> Finding:
-    """T1+T2 above T1."""
+    """Holds if T1+T2's best accuracy is above T1's."""
     return higher(context, "T1+T2", "T1", tasks=["images"])
 
 
 def t1_under_random_delays(context: Context, task: str) -> tuple[Difference, str]:
-    """What T1 adds to Hogwild's best score, where with T1 the network learns."""
+    """What T1 adds to Hogwild's best score; and in words. Raises `NotLogged` if the network does not learn with T1."""
     learned(context, "Hogwild+T1", task=task, arm="Hogwild+T1")
     step = below(context, "Hogwild", "Hogwild+T1", task=task)
     end = at_the_end(context, "Hogwild+T1", "Hogwild", task=task)
@@ -248,27 +254,27 @@ def t1_under_random_delays(context: Context, task: str) -> tuple[Difference, str
 
 
 def printed_gain(context: Context, task: str) -> float:
-    """What T1 adds by the two numbers that the paper prints."""
+    """What T1 adds, by the two printed scores."""
     reported = context.result.reported
     return float(reported["hogwild_T1"][DATASET_OF[task]] - reported["hogwild"][DATASET_OF[task]])
 
 
 @judge(PAPER, "figure_19", "cifar_t1_adds")
 def cifar_t1_adds(context: Context) -> Finding:
-    """About 0.3 points."""
+    """Holds if one more pair of runs could give T1's printed gain of about 0.3 points (`Difference.matches`)."""
     step, text = t1_under_random_delays(context, "images")
     return sized(context, step.matches(printed_gain(context, "images"), 0.01), text, ONE_MORE, task="images")
 
 
 @judge(PAPER, "figure_19", "iwslt_t1_adds")
 def iwslt_t1_adds(context: Context) -> Finding:
-    """About 30 BLEU."""
+    """Holds if one more pair of runs could give T1's printed gain of about 30 BLEU (`Difference.matches`)."""
     step, text = t1_under_random_delays(context, "translation")
     return sized(context, step.matches(printed_gain(context, "translation"), 0.1), text, ONE_MORE, task="translation")
 
 
 def t1_reaches_sync(context: Context, task: str) -> Finding:
-    """Hogwild with T1 against synchronous training, best against best."""
+    """Whether Hogwild with T1 is below Sync by no more than the paper's matching pair, in best scores (`MATCHED`)."""
     gap, most = below(context, "Hogwild+T1", task=task), MATCHED[task]
     text = f"{outcomes_of(context, 'Sync', 'Hogwild+T1', task=task)}; T1 {gap.text()} below"
     text += f", {at_the_end(context, 'Sync', 'Hogwild+T1', task=task)}"
@@ -282,13 +288,13 @@ for _task in ("images", "translation"):
 
 @judge(PAPER, "figure_19", "t1_helps_images")
 def t1_helps_images(context: Context) -> Finding:
-    """The sign."""
+    """Holds if T1 raises the best accuracy under random delays."""
     step, text = t1_under_random_delays(context, "images")
     return trend(context, step.above(), text, SEEDS, task="images")
 
 
 @judge(PAPER, "figure_19", "t1_helps_translation")
 def t1_helps_translation(context: Context) -> Finding:
-    """The sign."""
+    """Holds if T1 raises the best BLEU under random delays."""
     step, text = t1_under_random_delays(context, "translation")
     return trend(context, step.above(), text, SEEDS, task="translation")

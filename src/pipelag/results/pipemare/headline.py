@@ -1,4 +1,4 @@
-"""What the abstract says: utilisation and memory over other pipelines, and quality beside synchronous training."""
+"""The abstract's claims: utilisation and memory against other pipelines, and quality against synchronous training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAPER = "pipemare"
 
 @drawing(PAPER, "text_headline")
 def headline(context: Context) -> Drawn:
-    """Ratios on CIFAR-10."""
+    """The headline's ratios of utilisation and memory, on CIFAR-10."""
 
     def gain_() -> float:
         alone = pipeline(context, "GPipe")["utilisation"]
@@ -59,14 +59,14 @@ def headline(context: Context) -> Drawn:
 
 
 def pipedream_over(context: Context, average: float) -> float:
-    """PipeDream's memory on CIFAR-10 over PipeMare's, with so many of T2's averages."""
+    """PipeDream's memory on CIFAR-10 over PipeMare's. average: 1 with T2's average, 0 without."""
     base, extra = held(context, "images")
     return memory_of(context, "CIFAR10", "PipeDream") * base / (base + average * extra)
 
 
 @judge(PAPER, "text_headline", "utilisation")
 def headline_utilisation(context: Context) -> Finding:
-    """Of the schedules, against the formula and the printed number."""
+    """Holds if the schedules' ratio of utilisation is the formula's, and the printed 14.25 as rounded."""
     rows = {row["method"]: row for row in pipelines(context)}
     P, N = rows["GPipe"]["stages"], rows["GPipe"]["microbatches"]
     value, formula = rows["PipeMare"]["utilisation"] / rows["GPipe"]["utilisation"], (N + P - 1) / N
@@ -77,7 +77,10 @@ def headline_utilisation(context: Context) -> Finding:
 
 @judge(PAPER, "text_headline", "memory")
 def headline_memory(context: Context) -> Finding:
-    """Counted, over both forms of PipeMare."""
+    """Holds if PipeDream's counted memory is 2.7 times, as rounded, that of PipeMare with or without T2's buffer.
+
+    One form is enough for a claim of "up to" (ambiguity B3).
+    """
     ratios = [pipedream_over(context, average) for average in (0.0, 1.0)]
     text = f"{ratios[0]:.2f} times PipeMare's memory with T1 alone, {ratios[1]:.2f} times that with T1 and T2"
     holds = any(abs(value - context.result.reported["memory"]) <= 0.05 for value in ratios)
@@ -89,7 +92,10 @@ PAPERS_LENGTHS = "T1+T2+W, the paper's W and K"
 
 
 def variants(context: Context, task: str) -> list[str]:
-    """PipeMare's variants that a task has; that of figure 15 with the paper's lengths where a scale's are others."""
+    """PipeMare's variants that a task has.
+
+    Figure 15's variant with the paper's own lengths is among them if the scale's lengths differ.
+    """
     arms = [arm for arm in VARIANTS if context.select(task=task, arm=arm)]
     ids = {item.arm.spec.id for item in context.select(task=task) if item.arm.labels["arm"] in arms}
     as_long = context.logged(task=task, arm=PAPERS_LENGTHS)
@@ -97,7 +103,7 @@ def variants(context: Context, task: str) -> list[str]:
 
 
 def best_variant(context: Context, task: str) -> tuple[str, Difference]:
-    """The variant with the best mean, and how far it stays below Sync."""
+    """The variant with the best mean score, and how far it is below Sync."""
     means = {arm: fmean(best(context, task=task, arm=arm).values()) for arm in variants(context, task)}
     arm = max(means, key=lambda name: means[name])
     return arm, below(context, arm, task=task)
@@ -105,18 +111,18 @@ def best_variant(context: Context, task: str) -> tuple[str, Difference]:
 
 @judge(PAPER, "text_quality_bound", "within")
 def within(context: Context) -> Finding:
-    """The larger of both image tasks' gaps."""
+    """Holds if the best variant is at most 0.1 points below Sync on both image tasks (`bound`)."""
     return bound(context, IMAGES, POINTS, f"below by at most {EQUAL_POINTS}")
 
 
 @judge(PAPER, "text_quality_bound", "translation_matches")
 def translation_matches(context: Context) -> Finding:
-    """Both translation tasks'."""
+    """Holds if the best variant is less than 0.4 BLEU below Sync on both translation tasks (`bound`)."""
     return bound(context, ("translation", "WMT17"), BLEU, f"below by {EQUAL_BLEU}")
 
 
 def bound(context: Context, tasks: tuple[str, ...], most: float, words: str) -> Finding:
-    """Whether the best variants stay within a bound of Sync."""
+    """Whether on each task the best variant is below Sync by at most a bound, in best scores and by whole intervals."""
     texts, holds = [], []
     for task in tasks:
         arm, gap = best_variant(context, task)
@@ -128,7 +134,7 @@ def bound(context: Context, tasks: tuple[str, ...], most: float, words: str) -> 
 
 @drawing(PAPER, "text_quality_bound")
 def quality_bound(context: Context) -> Drawn:
-    """A row per task and variant."""
+    """Best and final scores and their gaps to Sync, a row per task and variant."""
     rows = [(task, arm) for task in TASK_OF.values() for arm in variants(context, task)]
 
     def gap(row: tuple[str, str], measure: Callable[..., BySeed]) -> str | None:

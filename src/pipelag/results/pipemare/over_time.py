@@ -1,4 +1,4 @@
-"""Figures 11 and 15: scores against epochs and against time, on the large data sets and by warm-up."""
+"""Figures 11 and 15: scores against epochs and time, on the large data sets and by the length of the warm-up."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ALONG = {"epochs": "epochs", "time": "time (epochs of a fully used pipeline)"}
 
 
 def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[str], Any]) -> Drawn:
-    """Score against epochs and against normalised time, two panels per task."""
+    """Score against epochs and against normalised time, two panels per task. order: the sort key of arms."""
     rows: list[dict[str, Any]] = []
     x: dict[str, Axis] = {}
     y: dict[str, Axis] = {}
@@ -75,19 +75,22 @@ def figure_11(context: Context) -> Drawn:
 
 @drawing(PAPER, "figure_15")
 def figure_15(context: Context) -> Drawn:
-    """By warm-up epochs, which the synchronous baseline has throughout."""
+    """Translation by warm-up epochs; the synchronous baseline, which is all warm-up, comes first."""
     return epochs_and_time(context, ("translation",), lambda arm: -1 if arm == "Sync" else number(arm))
 
 
 @judge(PAPER, "figure_11", "imagenet_accuracy")
 def imagenet_accuracy(context: Context) -> Finding:
-    """The best accuracies."""
+    """Holds if PipeDream's best accuracy on ImageNet is below PipeMare's, the same test as for table 2."""
     return imagenet_pipedream_below(context)
 
 
 @judge(PAPER, "figure_11", "imagenet_speed")
 def imagenet_speed(context: Context) -> Finding:
-    """Mean accuracy over the epochs; both run at full utilisation."""
+    """Holds if PipeMare is above PipeDream in the mean accuracy over the epochs, a measure of speed.
+
+    Both run at full utilisation, so epochs measure time.
+    """
     gap = Difference.of(*(area(context, task="ImageNet", arm=arm) for arm in ("T1+T2", "PipeDream")))
     text = f"mean accuracy over the epochs: PipeMare above PipeDream by {gap.text()}"
     return sized(context, gap.above(), text, SEEDS, task="ImageNet")
@@ -95,7 +98,7 @@ def imagenet_speed(context: Context) -> Finding:
 
 @judge(PAPER, "figure_11", "imagenet_warmup")
 def imagenet_warmup(context: Context) -> Finding:
-    """The best accuracies, of runs of as many epochs."""
+    """Holds if PipeMareW's best accuracy is at most 0.1 points below GPipe's, after the same number of epochs."""
     gap = below(context, "T1+T2+W", task="ImageNet")
     ends = {
         arm: {last_evaluation(log_in(item))["epoch"] for item in runs_of(context, task="ImageNet", arm=arm).values()}
@@ -109,13 +112,13 @@ def imagenet_warmup(context: Context) -> Finding:
 
 @judge(PAPER, "figure_11", "pipedream_near_zero")
 def pipedream_near_zero(context: Context) -> Finding:
-    """BLEU close to 0."""
+    """Holds if PipeDream's best BLEU on WMT17 rounds to 0 (`about_zero`)."""
     return about_zero(context, "PipeDream", "WMT17")
 
 
 @judge(PAPER, "figure_11", "wmt_warmup")
 def wmt_warmup(context: Context) -> Finding:
-    """The best BLEU."""
+    """Holds if PipeMareW's best BLEU on WMT17 is not below GPipe's, by the whole interval."""
     gap = below(context, "T1+T2+W", task="WMT17")
     text = f"{outcomes_of(context, 'Sync', 'T1+T2+W', task='WMT17')}; {gap.text()} below"
     text += f", {at_the_end(context, 'Sync', 'T1+T2+W', task='WMT17')}"
@@ -123,7 +126,10 @@ def wmt_warmup(context: Context) -> Finding:
 
 
 def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, Arrivals], float]:
-    """The arms by W, when each comes to the target score, and that score; where none does nothing can be told."""
+    """The arms sorted by W, their arrivals at the target score, and that score.
+
+    Raises `NotLogged` if no run reaches it.
+    """
     arms, target = grid(context, "W", "translation"), goal(context, "translation")
     by_arm = {
         arm: {seed: arrival(item, target) for seed, item in runs_of(context, task="translation", arm=arm).items()}
@@ -136,7 +142,10 @@ def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, Arrivals], 
 
 @judge(PAPER, "figure_15", "fewer_epochs")
 def fewer_epochs(context: Context) -> Finding:
-    """The largest W takes fewer epochs than the smallest, and none is told to take more than the one before it."""
+    """Holds if the largest W reaches the target in fewer epochs than the smallest.
+
+    Fails if any W is told to need more epochs than the next smaller one.
+    """
     arms, by_arm, target = epochs_by_warmup(context)
     more = [later(by_arm[b], by_arm[a]) for a, b in pairwise(arms)]
     holds = False if any(more) else later(by_arm[arms[0]], by_arm[arms[-1]])
@@ -147,7 +156,7 @@ def fewer_epochs(context: Context) -> Finding:
 
 @judge(PAPER, "figure_15", "better_here")
 def better_here(context: Context) -> Finding:
-    """The best score of the largest W above that of the smallest."""
+    """Holds if the largest W's best score is above the smallest's, paired over seeds."""
     arms = grid(context, "W", "translation")
     gain = Difference.of(*[best(context, task="translation", arm=arm) for arm in (arms[-1], arms[0])])
     text = f"{outcomes_of(context, *arms, task='translation')}; the last {gain.text()} above the first"
@@ -157,7 +166,7 @@ def better_here(context: Context) -> Finding:
 
 @judge(PAPER, "figure_15", "lower_utilisation")
 def lower_utilisation(context: Context) -> Finding:
-    """Amortised until the same BLEU, at the paper's P and N."""
+    """Holds if each larger W has a lower utilisation, amortised until the same BLEU at the paper's P and N."""
     arms, _, target = epochs_by_warmup(context)
     alone = gpipe(context, "IWSLT14")["utilisation"]
     utilisations = [amortised(context, alone, target, task="translation", arm=arm) for arm in arms]

@@ -13,13 +13,13 @@ from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipemare"
-HUGE = 1e12  # losses beyond are drawn no further
+HUGE = 1e12  # curves end at the first loss above it
 EIGENVALUES = "exact, eigenvalues to 1e-9"
 
 
 @drawing(PAPER, "figure_5a", "figure_6a")
 def losses(context: Context) -> Drawn:
-    """Mean loss against steps, a line per arm, a panel per step size if there are several; up to where it explodes."""
+    """Mean loss against steps up to where it explodes: a line per arm, a panel per step size if there are several."""
     rows = []
     for item in context.items:
         for row in item.log.rows if item.log else []:
@@ -38,7 +38,7 @@ def losses(context: Context) -> Drawn:
 
 
 def growth(log: RunLog) -> float:
-    """The mean loss of the last quarter of the steps over that of the second; infinity where it left the numbers."""
+    """The mean loss of the last quarter of the steps over that of the second; infinite if it stops being finite."""
     values = [row["loss"] for row in log.rows]
     if any(value is None for value in values):
         return float("inf")
@@ -47,9 +47,9 @@ def growth(log: RunLog) -> float:
 
 
 def bounded(log: RunLog) -> bool | None:
-    """Whether the loss does not grow any more (at most twofold from the second to the last quarter of the steps).
+    """Whether the loss stays bounded: it grows at most twofold from the second to the last quarter of the steps.
 
-    None where it grows less than tenfold, of which one cannot tell.
+    False if it grows more than tenfold; None in between.
     """
     value = growth(log)
     return True if value <= 2 else False if value > 10 else None
@@ -63,7 +63,7 @@ GROWTH = (
 
 @judge(PAPER, "figure_5a", "tau_10_diverges")
 def tau_10_diverges(context: Context) -> Finding:
-    """The arm named so; quickly: a thousandfold within the steps shown."""
+    """Holds if with tau = 10 the loss diverges (`bounded`), and grows a thousandfold in all, read as "quickly"."""
     log = log_of(context, arm="tau = 10")
     start, end = (fmean(part) if None not in part else float("inf") for part in ends(log))
     steps = log.rows[-1]["step"]
@@ -80,7 +80,7 @@ def ends(log: RunLog) -> tuple[list[Any], list[Any]]:
 
 @judge(PAPER, "figure_5a", "small_tau_bounded")
 def small_tau_bounded(context: Context) -> Finding:
-    """Every arm up to 7."""
+    """Holds if the loss stays bounded with every tau up to 7."""
     arms = [arm for arm in context.values("arm") if int(arm.split("=")[1]) <= 7]
     logs = {arm: log_of(context, arm=arm) for arm in arms}
     text = "growth at last: " + ", ".join(f"{arm} {growth(log):.2f}x" for arm, log in logs.items())
@@ -90,7 +90,7 @@ def small_tau_bounded(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6a", "larger_delta_diverges")
 def larger_delta_diverges(context: Context) -> Finding:
-    """At every step size shown: Delta = 0 stays bounded, and some larger one does not."""
+    """Holds if at every step size shown the loss stays bounded with Delta = 0, and diverges with some larger Delta."""
     texts, holds = [], True
     for panel in context.values("panel"):
         logs = {arm: log_of(context, arm=arm, panel=panel) for arm in context.values("arm")}
@@ -102,7 +102,7 @@ def larger_delta_diverges(context: Context) -> Finding:
 
 @drawing(PAPER, "figure_6b", "figure_16")
 def radii(context: Context) -> Drawn:
-    """The largest eigenvalue over alpha, a line per variant, with the unit circle."""
+    """The largest eigenvalue against the step size, a line per variant, with the unit circle as a level."""
     rows = [
         {"variant": item.arm.labels["arm"], "alpha": row["alpha"], "radius": row["radius"]}
         for item in context.items
@@ -123,7 +123,7 @@ def stable(context: Context, arm: str) -> float:
 
 
 def interesting(context: Context, *arms: str) -> list[tuple[float, ...]]:
-    """Eigenvalues of variants at the step sizes at which the first is unstable and the last is not."""
+    """The largest eigenvalues of variants at the step sizes at which the first is unstable and the last is stable."""
     logs = [log_of(context, arm=arm).rows for arm in arms]
     low, high = stable(context, arms[0]), stable(context, arms[-1])
     inside = [tuple(r["radius"] for r in rows) for rows in zip(*logs, strict=True) if low <= rows[0]["alpha"] <= high]
@@ -133,7 +133,7 @@ def interesting(context: Context, *arms: str) -> list[tuple[float, ...]]:
 
 
 def limits(context: Context, *arms: str) -> str:
-    """The largest stable step sizes in words."""
+    """The largest stable step sizes of variants, in words."""
     return "largest stable step size " + ", ".join(f"{stable(context, arm):.4f} ({arm})" for arm in arms)
 
 
@@ -141,7 +141,10 @@ RANGE = f"{EIGENVALUES}, where the uncorrected model is unstable and the one wit
 
 
 def lower(context: Context, worse: str, mended: str, best: str) -> Finding:
-    """Whether the correction lowers the largest eigenvalue over the interesting range."""
+    """Whether the correction lowers the largest eigenvalue over the interesting range.
+
+    It must raise it at no step size, and lower it by more than 0.001 at some.
+    """
     rows = interesting(context, worse, mended, best)
     count = sum(b <= a + 1e-9 for a, b, _ in rows)
     some = sum(b < a - 1e-3 for a, b, _ in rows)
@@ -150,7 +153,10 @@ def lower(context: Context, worse: str, mended: str, best: str) -> Finding:
 
 
 def nearer(context: Context, worse: str, mended: str, best: str) -> Finding:
-    """Whether it brings the largest eigenvalue nearer to that without discrepancy, there."""
+    """Whether the correction brings the largest eigenvalue nearer to that without discrepancy in that range.
+
+    It must take it further away at no step size, and bring it nearer on average.
+    """
     rows = interesting(context, worse, mended, best)
     count = sum(abs(b - c) < abs(a - c) + 1e-9 for a, b, c in rows)
     gap = fmean(abs(a - c) for a, _, c in rows), fmean(abs(b - c) for _, b, c in rows)
@@ -160,13 +166,13 @@ def nearer(context: Context, worse: str, mended: str, best: str) -> Finding:
 
 @judge(PAPER, "figure_6b", "t2_lowers")
 def t2_lowers(context: Context) -> Finding:
-    """See `lower`."""
+    """Holds if T2 lowers the largest eigenvalue (`lower`)."""
     return lower(context, "discrepancy", "T2, D = 0.1", "no discrepancy")
 
 
 @judge(PAPER, "figure_6b", "t2_nearer")
 def t2_nearer(context: Context) -> Finding:
-    """See `nearer`."""
+    """Holds if T2 brings the largest eigenvalue nearer to that without discrepancy (`nearer`)."""
     return nearer(context, "discrepancy", "T2, D = 0.1", "no discrepancy")
 
 
@@ -175,21 +181,30 @@ RECOMPUTED = ("discrepancy and recompute", "corrected, D = 0.1", "no discrepancy
 
 @judge(PAPER, "figure_16", "correction_lowers")
 def correction_lowers(context: Context) -> Finding:
-    """Lower, and nearer."""
+    """Holds if with recomputation the correction lowers the largest eigenvalue and brings it nearer.
+
+    By `lower` and `nearer`.
+    """
     first, second = lower(context, *RECOMPUTED), nearer(context, *RECOMPUTED)
     return exact(first.holds and second.holds, f"{first.why}; {second.why}", RANGE)
 
 
 @judge(PAPER, "figure_16", "correction_widens")
 def correction_widens(context: Context) -> Finding:
-    """The stable range against that without the correction; how near it comes to no discrepancy is another claim."""
+    """Holds if the correction raises the largest stable step size.
+
+    How near it comes to that without discrepancy is another claim.
+    """
     worse, mended, _ = (stable(context, arm) for arm in RECOMPUTED)
     return exact(worse < mended, limits(context, *RECOMPUTED), EIGENVALUES)
 
 
 @judge(PAPER, "figure_16", "discrepancy_raises")
 def discrepancy_raises(context: Context) -> Finding:
-    """With and without recomputation, over the interesting range of each."""
+    """Holds if discrepancy raises the largest eigenvalue at every step size, with and without recomputation.
+
+    Over the interesting range of each.
+    """
     texts, holds = [], True
     for arm in ("discrepancy and recompute", "discrepancy, no recompute"):
         rows = interesting(context, arm, "no discrepancy")
@@ -199,12 +214,12 @@ def discrepancy_raises(context: Context) -> Finding:
     return exact(holds, "; ".join(texts), RANGE)
 
 
-JUDGED = ALL, BELOW, TRAINED = "all", "below 0", "pipelines"  # figure 10's panels that are not drawn
-SELDOM = 0.25
+JUDGED = ALL, BELOW, TRAINED = "all", "below 0", "pipelines"  # panels of figure 10 that are judged but not drawn
+SELDOM = 0.25  # the share of cases below which something happens "only occasionally"
 
 
 def over_delta(context: Context, *panels: str) -> list[dict[str, Any]]:
-    """Rows of (panel, delta, original, T2): the largest stable step sizes."""
+    """The largest stable step sizes without a correction ("original") and with T2, a row per panel and Delta."""
     rows = []
     for panel in panels:
         first, second = (log_of(context, arm=arm, panel=panel).rows for arm in ("original", "T2"))
@@ -215,18 +230,18 @@ def over_delta(context: Context, *panels: str) -> list[dict[str, Any]]:
 
 
 def narrower(row: dict[str, Any]) -> bool:
-    """Whether T2 makes the stable range smaller."""
+    """Whether T2 makes the largest stable step size smaller."""
     return bool(row["T2"] < row["original"] - 1e-9)
 
 
 def shown_pairs(context: Context) -> list[str]:
-    """The pairs of delays that are drawn, the paper's first."""
+    """The pairs of delays that are drawn, with the paper's first."""
     return [panel for panel in context.values("panel") if panel not in JUDGED]
 
 
 @drawing(PAPER, "figure_10")
 def figure_10(context: Context) -> Drawn:
-    """Largest stable step size over Delta, a panel per pair of delays."""
+    """The largest stable step size against Delta, a panel per pair of delays."""
     panels = [panel for panel in shown_pairs(context) if len(context.logs(panel=panel)) == 2]
     rows = [
         {"panel": row["panel"], "variant": name, "delta": row["delta"], "alpha": row[key]}
@@ -244,7 +259,7 @@ def figure_10(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_10", "t2_wider")
 def t2_wider(context: Context) -> Finding:
-    """Every Delta from 0 on, at the paper's delays."""
+    """Holds if T2 makes the largest stable step size smaller at no Delta >= 0, at the paper's delays."""
     rows = [row for row in over_delta(context, shown_pairs(context)[0]) if row["delta"] >= 0]
     wider = sum(not narrower(row) for row in rows)
     most = max(rows, key=lambda row: row["T2"] / row["original"])
@@ -255,7 +270,7 @@ def t2_wider(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "sometimes_worse")
 def sometimes_worse(context: Context) -> Finding:
-    """Some Delta below 0, at the paper's delays."""
+    """Holds if T2 makes the largest stable step size smaller at some Delta < 0, at the paper's delays."""
     rows = over_delta(context, shown_pairs(context)[0])
     below = [row for row in rows if row["delta"] < 0]
     worse = [row for row in below if narrower(row)]
@@ -268,7 +283,10 @@ def sometimes_worse(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "all_pairs")
 def all_pairs(context: Context) -> Finding:
-    """Every pair of delays; they are counted."""
+    """Holds if T2 makes the largest stable step size smaller at no Delta >= 0, at all 820 pairs of delays.
+
+    If pairs are missing from the log, the claim can only fail.
+    """
     rows = log_of(context, panel=ALL).rows
     pairs = {(row["forward"], row["backward"]) for row in rows}
     worse = [row for row in rows if row["delta"] >= 0 and narrower(row)]
@@ -280,9 +298,9 @@ def all_pairs(context: Context) -> Finding:
 
 
 def narrowed(context: Context, forward_only: bool) -> tuple[int, int, str]:
-    """At how many pairs of delays and Delta below 0 T2 narrows the stable range, of how many, and so in words.
+    """The number of cases (pairs of delays and Delta < 0) in which T2 narrows the stable range, that of all, and words.
 
-    forward_only: only pairs without a backward delay.
+    forward_only: count only pairs without a backward delay.
     """
     rows = [row for row in log_of(context, panel=BELOW).rows if row["backward"] == 0 or not forward_only]
     worse = {
@@ -295,7 +313,10 @@ def narrowed(context: Context, forward_only: bool) -> tuple[int, int, str]:
 
 @judge(PAPER, "figure_10", "seldom_worse")
 def seldom_worse(context: Context) -> Finding:
-    """Every pair of delays, at values of Delta evenly from the range of the figure."""
+    """Holds if T2 narrows the stable range in less than a quarter of the cases with Delta < 0 over all pairs of delays.
+
+    The values of Delta are evenly spread over the figure's range.
+    """
     worse, total, words = narrowed(context, forward_only=False)
     few, pairs, _ = narrowed(context, forward_only=True)
     words += f"; of PipeMare's own pairs, without a backward delay, at {few} of {pairs}"
@@ -304,14 +325,14 @@ def seldom_worse(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "own_delays_worse_here")
 def own_delays_worse(context: Context) -> Finding:
-    """The pairs without a backward delay."""
+    """Holds if T2 narrows the stable range in more than half of the cases with Delta < 0 and no backward delay."""
     worse, total, words = narrowed(context, forward_only=True)
     return exact(2 * worse > total, f"tau_bkwd = 0: {words}", f"most: more than half; {EIGENVALUES}")
 
 
 @judge(PAPER, "figure_10", "covers_the_delays")
 def covers_the_delays(context: Context) -> Finding:
-    """The first stage's delay of each pipeline, in updates."""
+    """Holds if the greatest logged tau_fwd is at least the largest delay, in updates, of every trained pipeline."""
     rows = [row for row in log_of(context, panel=TRAINED).rows if row["method"] == "PipeMare"]
     delays = {(row["stages"], row["microbatches"]): max(row["forward_delays"]) for row in rows}
     words = ", ".join(f"{most} ({stages} stages, {micro} microbatches)" for (stages, micro), most in delays.items())

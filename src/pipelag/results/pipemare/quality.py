@@ -1,4 +1,4 @@
-"""How well PipeMare's runs have learned, by seed: accuracy of images, BLEU of translations; how such are compared."""
+"""The scores of PipeMare's runs by seed, accuracy on images and BLEU on translations, and their comparison."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pipelag.results.judging import SEEDS, Difference, every_run
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import NotLogged
 
-# Tasks, as the runs' labels have them, and the paper's data sets.
+# The tasks in the runs' labels, by the paper's data sets.
 TASK_OF = {"CIFAR10": "images", "ImageNet": "ImageNet", "IWSLT14": "translation", "WMT17": "WMT17"}
 DATASET_OF = {task: dataset for dataset, task in TASK_OF.items()}
 IMAGES = ("images", "ImageNet")
-CHANCE = 15.0  # %: one and a half times what guessing one of ten classes gives; an arm that ends below has not learned
+CHANCE = 15.0  # %, one and a half times chance over ten classes; an arm that ends at or below it has not learned
 
-# What the paper calls equal: at most 0.1 points of accuracy (section 4), and less than the 0.4 BLEU that it calls a
+# What the paper calls equal: at most 0.1 points of accuracy apart (section 4), and less than 0.4 BLEU, which it calls a
 # noticeable gap (section 4.3).
 POINTS, BLEU = 0.1 + 1e-9, 0.4 - 1e-9
 EQUAL_POINTS = f"0.1 points, the paper's own bound (section 4); {SEEDS}"
@@ -28,47 +28,47 @@ BySeed = dict[int, float]
 
 
 def equal(task: str) -> tuple[float, str]:
-    """How far apart two scores of a task are that the paper calls equal, and that in words."""
+    """How far apart two equal scores of a task may be, by the paper, and that in words."""
     return (POINTS, EQUAL_POINTS) if task in IMAGES else (BLEU, EQUAL_BLEU)
 
 
 def value_of(row: Mapping[str, Any]) -> float:
-    """BLEU, or accuracy of images in percent."""
+    """The score of an evaluation: BLEU, or accuracy on images in percent."""
     return float(row.get("bleu", row["accuracy"]))
 
 
 def metric(task: str) -> str:
-    """What is measured, with its unit, as an axis says it."""
+    """The title of an axis for a task's score, with its unit."""
     return "test accuracy (%)" if task in IMAGES else "BLEU"
 
 
 def named(labels: Mapping[str, str]) -> str:
-    """Labels in a sentence, a task as the paper's data set."""
+    """Labels in words for a sentence, with the paper's data set instead of the task."""
     first = [DATASET_OF.get(labels.get("task", ""), ""), labels.get("arm", "")]
     others = [further(key, value) for key, value in labels.items() if key not in ("task", "arm")]
     return " ".join(filter(None, [*first, *others]))
 
 
 def further(key: str, value: str) -> str:
-    """A label beside task and arm in a sentence; empty where it is what all have."""
+    """A label other than task and arm, in words; empty for the default value."""
     if key == "split":
         return "with twice the stages" if value == "2" else ""
     if key == "checkpoints":
         return "without recomputation" if value == "none" else f"with {value} checkpoints"
     if key == "length":
         return f"trained {value}" + ("" if value == "once" else " as long")
-    if key == "setup":  # `transformer_few`: how many stages
+    if key == "setup":  # the suffix, as in `transformer_few`, tells the number of stages
         return f"over {value.partition('_')[2]} stages" if value.endswith(("_few", "_some")) else ""
     return f"{key} {value}"
 
 
 def runs_of(context: Context, **labels: str) -> dict[int, Item]:
-    """The runs with these labels by seed; raises `NotLogged`, with the reason, unless every seed has a log."""
+    """The runs with these labels by seed; raises `NotLogged`, with the reason, if a seed has no log."""
     return every_run(context, named(labels), **labels)
 
 
 def by_seed(context: Context, value: Callable[[Item], float], **labels: str) -> BySeed:
-    """A number of each run with these labels."""
+    """A value of each run with these labels, by seed."""
     return {seed: value(item) for seed, item in runs_of(context, **labels).items()}
 
 
@@ -84,7 +84,7 @@ def evaluations(log: RunLog) -> list[dict[str, Any]]:
 
 
 def last_evaluation(log: RunLog) -> dict[str, Any]:
-    """The last of them; raises `NotLogged` where a run diverged before its first."""
+    """The last log line with a score; raises `NotLogged` if a run diverged before its first evaluation."""
     rows = evaluations(log)
     if not rows:
         raise NotLogged("a run diverged before its first evaluation")
@@ -92,7 +92,7 @@ def last_evaluation(log: RunLog) -> dict[str, Any]:
 
 
 def summarised(item: Item, which: str) -> float:
-    """The best or the final score in a run's summary, which knows how sure it is; 0 where there is none."""
+    """The best or the final score in a run's summary, with its standard error; 0 if there is none."""
     log = log_in(item)
     score = log.summary.get(which)
     if not score:
@@ -101,17 +101,17 @@ def summarised(item: Item, which: str) -> float:
 
 
 def best(context: Context, **labels: str) -> BySeed:
-    """The best score over the epochs (section 4.1), also of a run that then diverged; 0 where there was none before."""
+    """The best scores over the epochs by seed (section 4.1), even if a run diverged later; 0 without evaluations."""
     return by_seed(context, lambda item: summarised(item, "best"), **labels)
 
 
 def final(context: Context, **labels: str) -> BySeed:
-    """The score at the end; 0 of a run that diverged."""
+    """The final scores by seed; 0 for a diverged run."""
     return by_seed(context, lambda item: summarised(item, "final"), **labels)
 
 
 def area(context: Context, **labels: str) -> BySeed:
-    """The mean score over the epochs, high for an arm that converges early; after it diverged it counts as 0."""
+    """The mean scores over the epochs by seed, high for early convergence; after a divergence, scores count as 0."""
 
     def value(item: Item) -> float:
         log = log_in(item)
@@ -123,13 +123,13 @@ def area(context: Context, **labels: str) -> BySeed:
 
 
 def diverged(item: Item) -> bool:
-    """Whether a run on images ended without a number, or where it began: within one and a half times chance."""
+    """Whether a run on images ended with a loss that is not finite, or with at most one and a half times chance."""
     log = log_in(item)
     return log.diverged_at is not None or value_of(log.summary["final"]) <= CHANCE
 
 
 def outcomes(context: Context, **labels: str) -> str:
-    """The best scores in words, mean and standard deviation; and how many runs diverged, and when."""
+    """The best scores in words, as mean and standard deviation, with the number and time of divergences."""
     try:
         items = list(runs_of(context, **labels).values())
     except NotLogged as missing:
@@ -143,7 +143,7 @@ def outcomes(context: Context, **labels: str) -> str:
 
 
 def cell(context: Context, **labels: str) -> str | None:
-    """The same for a table: nothing without a log, which a note explains where the runs are left out."""
+    """`outcomes` for a table's cell: None without a log, or "left out" for runs that the scale leaves out."""
     items = context.select(**labels)
     if items and all(item.arm.left_out and item.log is None for item in items):
         return "left out"
@@ -151,7 +151,7 @@ def cell(context: Context, **labels: str) -> str | None:
 
 
 def last_cell(context: Context, **labels: str) -> str | None:
-    """The scores of the last evaluations for a table, beside `cell`; how many runs diverged is said there."""
+    """The final scores for a table's cell, over the runs that did not diverge; `cell` says how many did."""
     ended = [log for log in context.logs(**labels) if log.diverged_at is None]
     if not ended:
         return cell(context, **labels) if not context.logs(**labels) else "diverged"
@@ -163,32 +163,32 @@ def last_cell(context: Context, **labels: str) -> str | None:
 
 
 def reasons(context: Context) -> list[str]:
-    """Why runs are left out, by task."""
+    """Notes on why runs are left out, by task."""
     why = {item.arm.labels["task"]: item.arm.left_out for item in context.items if item.arm.left_out}
     return [f"{DATASET_OF.get(task, task)} left out: {text}" for task, text in why.items()]
 
 
 def mean_text(values: list[float]) -> str:
-    """Mean, with the standard deviation where there are several; ± would be half an interval (`Difference`)."""
+    """The mean, with the standard deviation as "sd" if there are several; ± means half an interval (`Difference`)."""
     return f"{fmean(values):.1f}" + (f" (sd {stdev(values):.1f})" if len(values) > 1 else "")
 
 
 def below(context: Context, arm: str, than: str = "Sync", **labels: str) -> Difference:
-    """How far an arm's best score stays below another's."""
+    """By how much an arm's best score is below another's, paired over seeds."""
     return Difference.of(best(context, arm=than, **labels), best(context, arm=arm, **labels))
 
 
 def at_the_end(context: Context, arm: str, than: str, **labels: str) -> str:
-    """How far an arm is above another by their last evaluations, in words, beside what the best ones say.
+    """By how much an arm is above another in final scores, in words, to stand beside the comparison of best scores.
 
-    It decides nothing: a best score flatters an arm whose curve goes up and down, so a reader should see both.
+    It does not decide a claim. But best scores flatter an arm whose curve fluctuates, so the reader should see both.
     """
     step = Difference.of(final(context, arm=arm, **labels), final(context, arm=than, **labels))
     return f"by the last evaluation {step.text()}"
 
 
 def evaluated(context: Context) -> str:
-    """How many test evaluations the logged runs have that did not diverge, in words; empty without logs."""
+    """The number of test evaluations of the logged runs that did not diverge, in words; empty without logs."""
     runs = [item.log for item in context.logged() if item.arm.spec.kind == "train"]
     counts = sorted({len(evaluations(log)) for log in runs if log is not None and log.diverged_at is None})
     return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else ""
@@ -217,7 +217,7 @@ def spec_stages(item: Item) -> int:
 
 
 def title(context: Context, task: str, stages: bool = True) -> str:
-    """What a panel shows: model, data set and number of stages, from the logs."""
+    """The title of a task's panel: model, data set and, with `stages`, the numbers of stages, from the logs."""
     items = [item for item in context.select(task=task) if item.log is not None and item.arm.spec.model is not None]
     if not items:
         return DATASET_OF.get(task, task)
@@ -231,5 +231,5 @@ def title(context: Context, task: str, stages: bool = True) -> str:
 
 
 def trained_as(context: Context, task: str) -> str:
-    """What a task is here; empty where nothing of it is logged."""
+    """What our runs of a task train (`title`); empty if none is logged."""
     return title(context, task) if any(item.log for item in context.select(task=task)) else ""

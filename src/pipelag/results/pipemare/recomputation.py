@@ -1,4 +1,4 @@
-"""Figures 17 and 18: what recomputing activations costs PipeMare, by the number of checkpoints."""
+"""Figures 17 and 18: the cost in quality of recomputing activations, by the number of checkpoints."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ NONE = "no recomputation"
 
 
 def segments(item: Item) -> str:
-    """The segments of stages that a run recomputes, in words."""
+    """The number of segments into which a run divides its stages for recomputation, in words."""
     number = item.arm.spec.phases[-1].segments
     return f"{number} segments" if number else NONE
 
 
 def checkpoints(context: Context) -> list[str]:
-    """The numbers of checkpoints that are compared to no recomputation, by their labels."""
+    """The labels of the numbers of checkpoints that are compared with no recomputation."""
     return [count for count in context.values("checkpoints") if count != "none"]
 
 
 @drawing(PAPER, "figure_17", "figure_18")
 def by_checkpoints(context: Context) -> Drawn:
-    """A panel per method, a line per number of segments."""
+    """Score against epochs: a panel per method, a line per number of segments."""
     task = "images" if context.name == "figure_17" else "translation"
     network = title(context, task)
     panels = {arm: f"{arm}: {network}" for arm in context.values("arm")}
@@ -58,7 +58,10 @@ def by_checkpoints(context: Context) -> Drawn:
 
 
 def segmented(context: Context) -> str:
-    """How many segments stand for the paper's numbers of checkpoints; they are of one length, and the stages fewer."""
+    """A note on the numbers of segments that stand for the paper's numbers of checkpoints; empty if logs are missing.
+
+    They differ because our segments have equal lengths and our pipelines fewer stages.
+    """
     logged = [context.logged(checkpoints=count) for count in checkpoints(context)]
     if not logged or not all(logged):
         return ""
@@ -70,7 +73,7 @@ def segmented(context: Context) -> str:
 
 
 def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], str]:
-    """What recomputation costs an arm in its best score, by the number of checkpoints; and that in words."""
+    """The points of best score that recomputation costs an arm, by the number of checkpoints; and in words."""
     plain = best(context, arm=arm, task=task, checkpoints="none")
     counts = checkpoints(context)
     steps = {c: Difference.of(plain, best(context, arm=arm, task=task, checkpoints=c)) for c in counts}
@@ -84,7 +87,10 @@ def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], 
 
 
 def matches(context: Context, arm: str, task: str) -> Finding:
-    """Whether recomputation costs an arm nothing."""
+    """Whether an arm's best score with each number of checkpoints equals that without recomputation.
+
+    Equal by the paper's bound (`equal`), with the whole interval.
+    """
     steps, text = lost(context, arm, task)
     bound, words = equal(task)
     holds = all_of(step.within(-bound, bound) for step in steps.values())
@@ -93,31 +99,31 @@ def matches(context: Context, arm: str, task: str) -> Finding:
 
 @judge(PAPER, "figure_17", "t1_matches")
 def t1_matches(context: Context) -> Finding:
-    """T1 alone."""
+    """Holds if recomputation costs T1 nothing on images (`matches`)."""
     return matches(context, "T1", "images")
 
 
 @judge(PAPER, "figure_17", "t2_matches")
 def images_t2_matches(context: Context) -> Finding:
-    """T1+T2."""
+    """Holds if recomputation costs T1+T2 nothing on images (`matches`)."""
     return matches(context, "T1+T2", "images")
 
 
 @judge(PAPER, "figure_18", "t2_matches")
 def translation_t2_matches(context: Context) -> Finding:
-    """T1+T2."""
+    """Holds if recomputation costs T1+T2 nothing on translation (`matches`)."""
     return matches(context, "T1+T2", "translation")
 
 
 @judge(PAPER, "figure_18", "w_matches")
 def w_matches(context: Context) -> Finding:
-    """T1+T2+W."""
+    """Holds if recomputation costs T1+T2+W nothing on translation (`matches`)."""
     return matches(context, "T1+T2+W", "translation")
 
 
 @judge(PAPER, "figure_18", "t1_two_stay_low")
 def t1_two_stay_low(context: Context) -> Finding:
-    """The best BLEU of every seed."""
+    """Holds if T1's best BLEU with the fewest checkpoints is at most the printed bound, with every seed."""
     scores = best(context, arm="T1", task="translation", checkpoints="few")
     most = context.result.reported["T1_2_checkpoints"]
     text = f"best BLEU {mean_text(list(scores.values()))}"
@@ -126,7 +132,10 @@ def t1_two_stay_low(context: Context) -> Finding:
 
 @judge(PAPER, "figure_18", "t1_twelve_diverge")
 def t1_twelve_diverge(context: Context) -> Finding:
-    """A loss that is no number, or half of what was reached is lost, after a tenth and before the end of the run."""
+    """Holds if with every seed T1 diverges in the middle of training with recomputation for the paper's 12 checkpoints.
+
+    That is, the loss stops being finite after a tenth of the run, or the final BLEU is under half of the best.
+    """
     texts, holds = [], True
     for item in runs_of(context, arm="T1", task="translation", checkpoints="some").values():
         log, steps = log_in(item), item.arm.spec.steps
@@ -147,7 +156,7 @@ def t1_twelve_diverge(context: Context) -> Finding:
 
 @judge(PAPER, "figure_18", "correction_matters")
 def correction_matters(context: Context) -> Finding:
-    """What recomputation costs T1 against what it costs T1+T2, on average over the numbers of checkpoints."""
+    """Holds if recomputation costs T1 more BLEU than T1+T2, averaged over the numbers of checkpoints."""
 
     def cost(arm: str, measure: Callable[..., dict[int, float]] = best) -> dict[int, float]:
         plain = measure(context, arm=arm, task="translation", checkpoints="none")

@@ -1,4 +1,4 @@
-"""Figure 5b: where a regression diverges, by step size and delay, against Lemma 1."""
+"""Figure 5b: the step sizes and delays at which a regression diverges, compared with Lemma 1."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAPER = "pipemare"
 
 @drawing(PAPER, "figure_5b")
 def figure_5b(context: Context) -> Drawn:
-    """Final losses over step size and delay, grey where it diverged, with the bound."""
+    """Final losses over step size and delay, grey if the run diverged, with Lemma 1's bound."""
     log = context.log()
     if log is None:
         return not_logged("no run is logged")
@@ -35,7 +35,7 @@ def figure_5b(context: Context) -> Drawn:
     curve = [(bounds[tau], tau) for tau in taus]
     labels = ("step size", "delay (steps)", r"$\log_{10}$ of the loss")
     finite = sorted(cell for row in cells for cell in row if isfinite(cell))
-    # Beside the boundary a few losses are far larger; by them the colours of all others would be one.
+    # A few losses next to the boundary are far larger; on their scale all others would have one colour.
     most = finite[int(0.98 * (len(finite) - 1))] if finite else None
     figure = heat(cells, alphas, taus, labels, curve, "Lemma 1, largest curvature", most)
     figure.axes[0].set_title(regression_on(context))
@@ -45,7 +45,7 @@ def figure_5b(context: Context) -> Drawn:
 
 
 def regression_on(context: Context) -> str:
-    """The data and the length of the regression that is logged."""
+    """The data and the length of the logged regression, in words."""
     for item in context.items:
         if item.log is not None:
             data = item.log.summary.get("data") or {}
@@ -54,7 +54,7 @@ def regression_on(context: Context) -> str:
 
 
 def boundary(log: RunLog) -> list[tuple[int, float, float]]:
-    """(tau, largest step size that stays finite as all below it do, lemma 1's bound)."""
+    """For each tau: (tau, the largest step size below the first that diverges, Lemma 1's bound)."""
     largest: dict[int, tuple[int, float, float]] = {}
     failed = set()
     for row in sorted(log.rows, key=lambda row: (row["tau"], row["alpha"])):
@@ -67,14 +67,18 @@ def boundary(log: RunLog) -> list[tuple[int, float, float]]:
 
 
 def grid_step(log: RunLog) -> float:
-    """The factor between two step sizes of the grid."""
+    """The factor between two neighbouring step sizes of the grid."""
     alphas = sorted({row["alpha"] for row in log.rows})
     return float(alphas[1] / alphas[0])
 
 
 @judge(PAPER, "figure_5b", "slope_minus_one")
 def slope(context: Context) -> Finding:
-    """Least squares through the boundary from tau = 4 on."""
+    """Holds if the slope of the boundary in log-log, by least squares from tau = 4 on, is about -1.
+
+    The tolerance is one step of the grid over the range of delays, and 0.03 as Lemma 1's own curve is not quite
+    straight.
+    """
     log = log_of(context)
     points = [(tau, alpha) for tau, alpha, _ in boundary(log) if tau >= 4]
     if len(points) < 3:
@@ -90,7 +94,11 @@ def slope(context: Context) -> Finding:
 
 @judge(PAPER, "figure_5b", "on_lemma_1")
 def on_lemma_1(context: Context) -> Finding:
-    """The last finite step size of the grid over the bound."""
+    """Holds if for every delay the boundary is on Lemma 1's bound or just above it.
+
+    The boundary lies between the last finite and the first diverging step size of the grid. The latter must not be
+    below the bound, and the former less than two steps of the grid above it.
+    """
     log = log_of(context)
     step = grid_step(log)
     ratios = [alpha / bound for _, alpha, bound in boundary(log)]

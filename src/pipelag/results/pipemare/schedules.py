@@ -21,7 +21,7 @@ PAPER = "pipemare"
 
 @drawing(PAPER, "figure_1")
 def figure_1(context: Context) -> Drawn:
-    """Three timelines on one axis."""
+    """The timelines of the three pipelines on one axis."""
     panels = {}
     frames = []
     for arm in context.values("arm"):
@@ -35,19 +35,19 @@ def figure_1(context: Context) -> Drawn:
 
 
 def steady(log: RunLog) -> bool:
-    """Whether no worker is idle once the pipeline is full and before it drains."""
+    """Whether no worker idles while the pipeline is full, before it drains."""
     return busy_once_full(log)[0]
 
 
 def log_of_method(context: Context, word: str) -> RunLog:
-    """The log of the arm that begins with a word."""
+    """The log of the arm whose name begins with a word."""
     return log_of(context, arm=next(arm for arm in context.values("arm") if arm.startswith(word)))
 
 
 def copies_held(log: RunLog) -> list[int]:
-    """Per stage, the most versions of its weights that are needed at a time, counted over the passes that are logged.
+    """For each stage, the greatest number of weight versions needed at a time, counted over the logged passes.
 
-    The live one, and those that a forward has read and its backward, which reads the same, still has to come.
+    Needed are the live version, and each version that a forward has read and its backward will read again.
     """
     most = []
     for stage in range(1, log.summary["stages"] + 1):
@@ -65,12 +65,12 @@ def copies_held(log: RunLog) -> list[int]:
 
 
 def number_of(row: dict[str, Any]) -> int:
-    """The microbatch of a pass, which is the minibatch where that is one."""
+    """The number of a pass's microbatch, or of its minibatch if that is not divided."""
     return int(row.get("microbatch", row["minibatch"]))
 
 
 def held(log: RunLog) -> tuple[list[int], str]:
-    """The copies counted and those that the method states, which must agree, in words."""
+    """The counted copies per stage, and in words, with those that the method states if they differ."""
     counted, stated = copies_held(log), log.summary["weight_copies"]
     return counted, f"copies per stage {listing(counted)}" + (
         "" if counted == stated else f", of which the method says {listing(stated)}"
@@ -79,7 +79,7 @@ def held(log: RunLog) -> tuple[list[int], str]:
 
 @judge(PAPER, "figure_1", "gpipe_bubbles_one_copy")
 def gpipe_bubbles(context: Context) -> Finding:
-    """Idle time once full, and copies counted over the passes."""
+    """Holds if GPipe's workers idle while the pipeline is full, and every stage needs one copy (`copies_held`)."""
     log = log_of_method(context, "GPipe")
     copies, text = held(log)
     return exact(not steady(log) and set(copies) == {1}, f"idle {100 * log.summary['bubble']:.0f} %, {text}")
@@ -87,7 +87,7 @@ def gpipe_bubbles(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "pipedream_copies_no_bubbles")
 def pipedream_copies(context: Context) -> Finding:
-    """The same."""
+    """Holds if PipeDream's workers do not idle while the pipeline is full, and some stage needs several copies."""
     log = log_of_method(context, "PipeDream")
     copies, text = held(log)
     return exact(steady(log) and max(copies) > 1, f"idle once full: {'no' if steady(log) else 'yes'}, {text}")
@@ -95,19 +95,19 @@ def pipedream_copies(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "pipemare_neither")
 def pipemare_neither(context: Context) -> Finding:
-    """The same."""
+    """Holds if PipeMare's workers do not idle while the pipeline is full, and every stage needs one copy."""
     log = log_of_method(context, "PipeMare")
     copies, text = held(log)
     return exact(steady(log) and set(copies) == {1}, f"idle once full: {'no' if steady(log) else 'yes'}, {text}")
 
 
 def formula(P: int, N: int) -> list[int]:
-    """ceil((2(P-i)+1)/N) for i = 1..P (appendix A.1)."""
+    """The delays of stages i = 1..P by the paper's formula, ceil((2(P-i)+1)/N) (appendix A.1)."""
     return [ceil((2 * (P - i) + 1) / N) for i in range(1, P + 1)]
 
 
 def expected(item: Item) -> dict[str, Any]:
-    """What appendix A.1's formulas say of an arm of table 1; copies without the live one."""
+    """The values of appendix A.1's formulas for an arm of table 1. `more_copies` does not count the live version."""
     P, N, arm = int(item.arm.labels["P"]), int(item.arm.labels["N"]), item.arm.labels["arm"]
     tau, none = formula(P, N), [0] * P
     return {
@@ -119,13 +119,13 @@ def expected(item: Item) -> dict[str, Any]:
 
 
 def utilisation(log: RunLog) -> float:
-    """Of the steady state: 1 where no worker waits once the pipeline is full, else over all the run's minibatches."""
+    """The utilisation: 1 if no worker idles while the pipeline is full, else that over all of the run's minibatches."""
     return 1.0 if steady(log) else float(log.summary["utilisation"])
 
 
 @drawing(PAPER, "table_1")
 def table_1(context: Context) -> Drawn:
-    """A row per method and size."""
+    """Delays, utilisation and copies, derived from schedules and by formula, a row per method and size."""
 
     def derived(key: str) -> Any:
         return lambda item: ", ".join(map(str, item.log.summary[key])) if item.log else None
@@ -161,7 +161,7 @@ def table_1(context: Context) -> Drawn:
 
 @judge(PAPER, "table_1", "delays_as_formula")
 def delays_as_formula(context: Context) -> Finding:
-    """All sizes, both delays; nothing is added to what the schedules give."""
+    """Holds if for all sizes and methods both delays that the schedules give are those of the formulas."""
     checked = 0
     for item in context.items:
         log, formulas = log_of(context, **dict(item.arm.labels)), expected(item)
@@ -174,13 +174,13 @@ def delays_as_formula(context: Context) -> Finding:
 
 
 def sizes(context: Context) -> list[tuple[str, str]]:
-    """(P, N) of the table."""
+    """The pairs (P, N) of the table."""
     return list(dict.fromkeys((item.arm.labels["P"], item.arm.labels["N"]) for item in context.items))
 
 
 @judge(PAPER, "table_1", "utilisation_order")
 def utilisation_order(context: Context) -> Finding:
-    """All sizes; GPipe's against its formula."""
+    """Holds if for all sizes PipeMare and PipeDream have a utilisation of 1 and GPipe that of its formula."""
     texts = []
     for P, N in sizes(context):
         used = {arm: utilisation(log_of(context, P=P, N=N, arm=arm)) for arm in context.values("arm")}
@@ -193,7 +193,10 @@ def utilisation_order(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "memory_order")
 def memory_order(context: Context) -> Finding:
-    """The methods' copies, summed over the stages; of which the logged passes, ten minibatches, need no more."""
+    """Holds if the copies summed over stages have the claimed order for all sizes.
+
+    The logged passes, of ten minibatches, must not need more copies than the methods state.
+    """
     texts = []
     for P, N in sizes(context):
         logs = {arm: log_of(context, P=P, N=N, arm=arm) for arm in context.values("arm")}
@@ -211,7 +214,7 @@ def memory_order(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "memory_as_formula")
 def memory_as_formula(context: Context) -> Finding:
-    """What the methods say that they hold besides the live weights."""
+    """Holds if for all sizes and methods the stated copies besides the live weights are those of the formulas."""
     for item in context.items:
         log, formula_copies = log_of(context, **dict(item.arm.labels)), expected(item)["more_copies"]
         copies = [count - 1 for count in log.summary["weight_copies"]]

@@ -1,4 +1,4 @@
-"""Figures 13 and 14: what K of T1 and D of T2 should be."""
+"""Figures 13 and 14: the choice of T1's K and T2's D."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ PAPER = "pipemare"
 
 
 def ends_of_grid(context: Context, key: str, task: str, many: int) -> tuple[Difference, str]:
-    """How much the smallest values of a grid are above the largest, in the mean best score; and all scores, in words
-    that have the comparison of the last ones too.
+    """By how much the mean best score of a grid's smallest values is above that of its largest; and in words.
+
+    many: how many values at either end are averaged. The words give all best scores and the comparison of final scores.
     """
     arms = grid(context, key, task)
 
@@ -49,7 +50,7 @@ def ends_of_grid(context: Context, key: str, task: str, many: int) -> tuple[Diff
 
 @judge(PAPER, "figure_13", "resnet_small_k")
 def resnet_small_k(context: Context) -> Finding:
-    """The two smallest of the five above the two largest."""
+    """Holds if the mean best score of the two smallest K is above that of the two largest."""
     step, text = ends_of_grid(context, "K", "images", 2)
     return trend(
         context,
@@ -62,14 +63,14 @@ def resnet_small_k(context: Context) -> Finding:
 
 @judge(PAPER, "figure_13", "transformer_large_k")
 def transformer_large_k(context: Context) -> Finding:
-    """The smallest of the three below the largest."""
+    """Holds if the smallest K's best score is below the largest's."""
     step, text = ends_of_grid(context, "K", "translation", 1)
     holds = Difference(-step.mean, step.error, step.seeds).above()
     return trend(context, holds, text, f"the smallest K against the largest; {SEEDS}", task="translation")
 
 
 def some_k_matches(context: Context, task: str) -> Finding:
-    """The best scores: some K of the grid is as good as synchronous training."""
+    """Whether some K's best score is not below Sync's by more than the paper's bound for equal scores (`equal`)."""
     bound, words = equal(task)
     gaps = {arm: below(context, arm, task=task) for arm in grid(context, "K", task)}
     text = f"Sync {outcomes(context, task=task, arm='Sync')}; below it " + ", ".join(
@@ -85,7 +86,7 @@ for _task in ("images", "translation"):
 
 
 def sooner(context: Context, task: str, arms: Sequence[str]) -> tuple[list[Difference], str]:
-    """How far arms are above no correction in the mean score over the epochs, one by one; and that in words."""
+    """By how much each arm is above no correction in the mean score over the epochs; and in words."""
     plain = area(context, task=task, arm="no correction")
     steps = {arm: Difference.of(area(context, task=task, arm=arm), plain) for arm in arms}
     text = ", ".join(f"{arm} {step.text()} above" for arm, step in steps.items())
@@ -94,7 +95,7 @@ def sooner(context: Context, task: str, arms: Sequence[str]) -> tuple[list[Diffe
 
 @judge(PAPER, "figure_14", "small_d_converges")
 def small_d_converges(context: Context) -> Finding:
-    """Every D up to 0.2."""
+    """Holds if every D up to 0.2 converges faster than no correction, by the mean BLEU over the epochs."""
     arms = [arm for arm in grid(context, "D", "translation") if number(arm) <= 0.2]
     steps, text = sooner(context, "translation", arms)
     return trend(context, all_of(step.above() for step in steps), text, SEEDS, task="translation")
@@ -102,19 +103,19 @@ def small_d_converges(context: Context) -> Finding:
 
 @judge(PAPER, "figure_14", "small_d_converges_images")
 def small_d_converges_images(context: Context) -> Finding:
-    """D = 0.1."""
+    """Holds if D = 0.1 converges faster than no correction, by the mean accuracy over the epochs."""
     (step,), text = sooner(context, "images", ["D = 0.1"])
     return trend(context, step.above(), text, SEEDS, task="images")
 
 
 def half_not_faster(context: Context, task: str) -> Finding:
-    """D = 0.5."""
+    """Whether D = 0.5 is not above no correction in the mean score over the epochs, by the whole interval."""
     (step,), text = sooner(context, task, ["D = 0.5"])
     return trend(context, step.below(), text, SEEDS, task=task)
 
 
 def improper_d_worse(context: Context, task: str) -> Finding:
-    """The best scores: some D of the grid is below no correction."""
+    """Whether some D of the grid has a best score below that of no correction."""
     plain = best(context, task=task, arm="no correction")
     arms = grid(context, "D", task)
     steps = {arm: Difference.of(plain, best(context, task=task, arm=arm)) for arm in arms}
@@ -131,7 +132,7 @@ for _task in ("images", "translation"):
 
 @judge(PAPER, "figure_14", "half_matches")
 def half_matches(context: Context) -> Finding:
-    """The best accuracies."""
+    """Holds if the best accuracy with D = 0.5 is at most 0.1 points below Sync's, by the whole interval."""
     gap = below(context, "D = 0.5", task="images")
     text = f"{outcomes_of(context, 'Sync', 'D = 0.5', task='images')}; {gap.text()} below"
     text += f", {at_the_end(context, 'Sync', 'D = 0.5', task='images')}"

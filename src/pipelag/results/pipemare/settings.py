@@ -1,4 +1,4 @@
-"""Tables 6 to 9: hyper-parameters, the paper's beside those of the runs, and the grids with what they give here."""
+"""Tables 6 to 9: hyper-parameters, the paper's beside those of our runs, and the grids with our scores."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 def settings_of(item: Item) -> dict[str, Any]:
-    """What a logged run was trained with."""
+    """The settings of a logged training run, as cells of the tables."""
     spec, log = item.arm.spec, log_in(item)
     assert spec.optimizer is not None and spec.data is not None and spec.model is not None
     last, phase, schedule = last_evaluation(log), spec.phases[-1], spec.lr_schedule
@@ -82,13 +82,13 @@ def settings_of(item: Item) -> dict[str, Any]:
 
 
 def large(value: Any) -> Any:
-    """A number of four digits and more as it is written out; all else as it is."""
+    """A number of at least four digits, written out with commas; anything else unchanged."""
     return f"{value:,.0f}" if isinstance(value, int | float) and abs(value) >= 1000 else value
 
 
 @drawing(PAPER, "table_6", "table_7", "table_9")
 def settings(context: Context) -> Drawn:
-    """The paper's settings, and those of the runs that are logged here."""
+    """The paper's settings, and those of our logged runs."""
     rows: list[dict[str, Any]] = [{"who": f"paper, {row['dataset']}", **row} for row in context.result.reported]
     for task in context.values("task"):
         item = next((item for item in context.select(task=task) if item.log and evaluations(item.log)), None)
@@ -104,7 +104,7 @@ def settings(context: Context) -> Drawn:
 
 
 def all_else(context: Context) -> str:
-    """What the grids have in common with table 3, and where the warmed-up ones differ from its T1+T2+W."""
+    """A note on what the grids share with table 3, and where those of the warm-up differ from its T1+T2+W."""
     (item, *_) = context.select(arm="W = 10/60", task="translation")
     table_3 = arms(context.paper, "table_3", context.scale)
     warmed_up = next(arm.spec for arm in table_3 if arm.labels["arm"] == "T1+T2+W")
@@ -122,14 +122,14 @@ def all_else(context: Context) -> str:
 
 @drawing(PAPER, "table_8")
 def grids(context: Context) -> Drawn:
-    """The paper's grids, and the arms tried here with their best scores."""
+    """The paper's grids, and the arms that we tried with their best scores."""
 
     def tried(row: dict[str, Any]) -> dict[str, list[float]]:
         scores = {}
         for arm in grid(context, row["key"], row["task"]):
             value = arm.split("= ")[1].split("/")[0]
             try:
-                if value in row["grid"].split(", "):  # figure 14 has a value more
+                if value in row["grid"].split(", "):  # figure 14 has a further value
                     scores[value] = list(best(context, arm=arm, task=row["task"]).values())
             except NotLogged:
                 continue

@@ -1,4 +1,4 @@
-"""Figures 2 and 3: utilisation, memory and quality over the number of stages."""
+"""Figures 2 and 3: utilisation, memory and quality against the number of stages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Trained:
-    """A number of stages that is trained with: here, and in the paper's run under the same label."""
+    """A setup's number of stages: in our training runs, and in the paper's."""
 
     setup: str
     stages: int
@@ -53,41 +53,41 @@ class Trained:
 
 
 def trained_stages(context: Context) -> list[Trained]:
-    """By the stages here."""
+    """The setups that are trained, sorted by our numbers of stages."""
     here = stages_by_setup(context, [i.arm for i in context.items])
     there = stages_by_setup(context, arms(context.paper, context.name, load_scale("paper")))
     return sorted((Trained(s, P, there[s]) for s, P in here.items()), key=lambda each: each.stages)
 
 
 def stages_by_setup(context: Context, some: list[Any]) -> dict[str, int]:
-    """The stages of the training runs, by the label of their setup."""
+    """The numbers of stages of training runs, by the label of their setup."""
     return {arm.labels["setup"]: arm.spec.phases[0].stages for arm in some if arm.spec.phases}
 
 
 def methods(context: Context) -> list[str]:
-    """The trained methods."""
+    """The methods that are trained."""
     return [arm for arm in context.values("arm") if context.select(arm=arm, task=TASK[context.name])]
 
 
 def logged(context: Context) -> list[dict[str, Any]]:
-    """The pipelines, by their stages."""
+    """The rows of the logged pipelines, sorted by their stages."""
     return sorted(pipelines(context), key=lambda row: row["stages"])
 
 
 def of_method(context: Context, method: str) -> list[dict[str, Any]]:
-    """A method's pipelines, by their stages."""
+    """The rows of a method's pipelines, sorted by their stages."""
     return [row for row in logged(context) if row["method"] == method]
 
 
 def megabytes(context: Context, method: str, row: Mapping[str, Any]) -> float:
-    """Weight and optimizer memory of a pipeline over the counted model."""
+    """A pipeline's weight and optimizer memory in MiB, with the counted model."""
     task = TASK[context.name]
     return BYTES * memory(context, method, task, row, layers_of(context, DATASET_OF[task])) / 2**20
 
 
 @drawing(PAPER, "figure_2", "figure_3")
 def over_stages(context: Context) -> Drawn:
-    """Three panels: two of the paper's pipeline, one of what is trained here."""
+    """Three panels: utilisation and memory of the paper's pipeline, and the best scores of our training runs."""
     task = TASK[context.name]
     try:
         micro = {row["microbatches"] for row in logged(context)}
@@ -139,7 +139,7 @@ def over_stages(context: Context) -> Drawn:
 def scores_of(
     context: Context, method: str, setup: str, measure: Callable[..., dict[int, float]] = best
 ) -> dict[int, float]:
-    """The best scores by seed, or the last; none without logs."""
+    """The best scores by seed, or another measure; empty without logs."""
     try:
         return measure(context, arm=method, setup=setup, task=TASK[context.name])
     except NotLogged:
@@ -147,7 +147,7 @@ def scores_of(
 
 
 def hardware_rows(context: Context) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The points of the first two panels."""
+    """The points of the first two panels, utilisation and memory."""
     used, held = [], []
     for method in ("GPipe", "PipeDream", "PipeMare"):
         for row in of_method(context, method):
@@ -162,7 +162,7 @@ def hardware_rows(context: Context) -> tuple[list[dict[str, Any]], list[dict[str
 
 
 def warmed_up(context: Context, trained: Trained) -> list[dict[str, Any]]:
-    """PipeMareW's utilisation at the paper's stages, with the epochs that the run here takes to its target."""
+    """The points of PipeMareW's utilisation at the paper's stages, amortised over our runs' epochs to the target."""
     try:
         alone = next(row["utilisation"] for row in of_method(context, "GPipe") if row["stages"] == trained.paper)
         task = TASK[context.name]
@@ -187,7 +187,7 @@ def of_both_figures(claim: str) -> Callable[[Callable[[Context], Finding]], Call
 
 @of_both_figures("gpipe_utilisation_falls")
 def utilisation_falls(context: Context) -> Finding:
-    """Of the schedules, timed."""
+    """Holds if GPipe's utilisation falls at each step to more stages, by timed schedules."""
     rows = of_method(context, "GPipe")
     values = [row["utilisation"] for row in rows]
     falling = all(a > b for a, b in pairwise(values))
@@ -197,7 +197,7 @@ def utilisation_falls(context: Context) -> Finding:
 
 @of_both_figures("others_stay_full")
 def others_stay_full(context: Context) -> Finding:
-    """Of the schedules, timed."""
+    """Holds if PipeDream's and PipeMare's utilisation is 1 at every number of stages, by timed schedules."""
     utilisations = {m: [row["utilisation"] for row in of_method(context, m)] for m in ("PipeDream", "PipeMare")}
     worst = min(value for values in utilisations.values() for value in values)
     text = ", ".join(f"{m} {extent(100 * min(v), 100 * max(v), '.0f')} %" for m, v in utilisations.items())
@@ -206,7 +206,10 @@ def others_stay_full(context: Context) -> Finding:
 
 @of_both_figures("pipedream_memory_grows")
 def memory_grows(context: Context) -> Finding:
-    """The copies that the schedule makes necessary, over the counted weights; a straight line through the points."""
+    """Holds if PipeDream's memory grows with the stages, and all points are within a tenth of the range of a line.
+
+    Memory is that of the copies that the schedule needs, with the counted weights.
+    """
     points = [(row["stages"], megabytes(context, "PipeDream", row)) for row in of_method(context, "PipeDream")]
     growing = all(a[1] < b[1] for a, b in pairwise(points))
     slope, intercept = linear_regression(*zip(*points, strict=True))
@@ -220,7 +223,7 @@ def memory_grows(context: Context) -> Finding:
 
 @of_both_figures("other_memory_constant")
 def memory_constant(context: Context) -> Finding:
-    """To the megabyte's millionth."""
+    """Holds if GPipe's and PipeMare's memory is the same at every number of stages, to a millionth of a MiB."""
     texts, holds = [], True
     for method in ("GPipe", "PipeMare"):
         sizes = [megabytes(context, method, row) for row in of_method(context, method)]
@@ -231,24 +234,24 @@ def memory_constant(context: Context) -> Finding:
 
 @judge(PAPER, "figure_2", "accuracy_within")
 def accuracy_within(context: Context) -> Finding:
-    """At every P, against the method with the best mean."""
+    """Holds if at every P PipeMare's best accuracy is at most 0.1 points below each other method's (`close`)."""
     return close(context, "PipeMare", POINTS, EQUAL_POINTS)
 
 
 @judge(PAPER, "figure_2", "falls_with_stages_here")
 def falls_with_stages(context: Context) -> Finding:
-    """PipeMare's best accuracies, from the fewest stages to the most."""
+    """Holds if PipeMare's best accuracy falls at each step to more stages (`falls`)."""
     return falls(context, "PipeMare")
 
 
 @judge(PAPER, "figure_2", "stashing_falls_with_stages_here")
 def stashing_falls_with_stages(context: Context) -> Finding:
-    """PipeDream's."""
+    """Holds if PipeDream's best accuracy falls at each step to more stages (`falls`)."""
     return falls(context, "PipeDream")
 
 
 def falls(context: Context, method: str) -> Finding:
-    """Whether every further pipeline is below the one of fewer stages."""
+    """Whether a method's best accuracy falls at each step to more stages, paired over seeds."""
     trained = trained_stages(context)
     if len({each.stages for each in trained}) < 2:
         raise NotLogged(f"{method} is trained with one number of stages only")
@@ -261,7 +264,10 @@ def falls(context: Context, method: str) -> Finding:
 
 @judge(PAPER, "figure_3", "close_to_best")
 def close_to_best(context: Context) -> Finding:
-    """At every P; T1 and T2 leave the 0.4 BLEU that the paper calls noticeable, so close is that at most."""
+    """Holds if at every P PipeMare's best BLEU is at most 0.4 below each other method's (`close`).
+
+    0.4 BLEU is the gap that the paper prints for T1 and T2 and calls noticeable, so "close" can mean no less.
+    """
     bound = 0.4 + 0.05
     return close(
         context, "PipeMare", bound, "0.4 BLEU, the gap that the paper prints, and half a unit of its last digit"
@@ -269,7 +275,7 @@ def close_to_best(context: Context) -> Finding:
 
 
 def close(context: Context, method: str, bound: float, words: str) -> Finding:
-    """Whether a method stays within a bound of each other, and so of the best, at every number of stages."""
+    """Whether at every number of stages a method is below each other one, and so below the best, by at most a bound."""
     texts, holds = [], []
     for each in trained_stages(context):
         where = {"setup": each.setup, "task": TASK[context.name]}
@@ -286,7 +292,7 @@ def close(context: Context, method: str, bound: float, words: str) -> Finding:
 
 @judge(PAPER, "figure_3", "warmup_closes_gap")
 def warmup_closes_gap(context: Context) -> Finding:
-    """At every P: PipeMareW is above PipeMare, and equals GPipe."""
+    """Holds if at every P PipeMareW's best BLEU is above PipeMare's, and less than 0.4 below GPipe's."""
     texts, holds = [], []
     for each in trained_stages(context):
         where = {"setup": each.setup, "task": "translation"}

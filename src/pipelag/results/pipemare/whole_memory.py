@@ -1,4 +1,4 @@
-"""What PipeMare's table 2 leaves out of its memory: the activations that a pipeline keeps (A.1, A.2)."""
+"""The memory that PipeMare's table 2 leaves out: the activations that a pipeline keeps (A.1, A.2)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 PAPER = "pipemare"
 DATASET, TASK = "CIFAR10", "images"
 RECOMPUTED = "PipeMare, recomputed"
-CLEARLY = 0.9
-GIB = 2**30  # as table 2 and figures 2 and 3 count MiB
+CLEARLY = 0.9  # "clearly less" is at most this share
+GIB = 2**30  # binary units, like the MiB of table 2 and figures 2 and 3
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """A method's gibibytes over all stages: weights, gradients, state and kept versions; and activations."""
+    """A method's memory over all stages in GiB: weights, gradients, state and kept versions (`held`); activations."""
 
     held: float
     activations: float
 
     @property
     def total(self) -> float:
-        """Both."""
+        """The sum of both, in GiB."""
         return self.held + self.activations
 
 
 def activation_gibibytes(context: Context, counts: Sequence[int]) -> float:
-    """Gibibytes of activations where each stage, a layer each, keeps those of so many microbatches."""
+    """The GiB of activations if each stage, of one layer, keeps those of this many microbatches."""
     (table_6,) = (row for row in context.paper.results["table_6"].reported if row["dataset"] == DATASET)
     sizes = [row["activations"] for row in log_of(context, task="weights", dataset=DATASET).rows]
     gibibytes = table_6["microbatch"] * BYTES / GIB  # of one value of every sample
@@ -41,7 +41,10 @@ def activation_gibibytes(context: Context, counts: Sequence[int]) -> float:
 
 
 def footprints(context: Context) -> dict[str, Footprint]:
-    """By method. PipeDream's activations are PipeMare's, by A.2; GPipe's stages keep a minibatch's microbatches."""
+    """The memory by method.
+
+    PipeDream keeps as many activations as PipeMare, by A.2; GPipe's stages keep those of a minibatch's microbatches.
+    """
     layers = layers_of(context, DATASET)
     caching = [row for row in log_of(context, what="caching").rows if row["stages"] == len(layers)]
     if not caching:
@@ -60,7 +63,7 @@ def footprints(context: Context) -> dict[str, Footprint]:
 
 @drawing(PAPER, "text_activation_memory")
 def activation_memory(context: Context) -> Drawn:
-    """A line per method."""
+    """Memory with activations, a row per method."""
     try:
         rows = [(method, size) for method, size in footprints(context).items()]
     except NotLogged:
@@ -82,7 +85,7 @@ def activation_memory(context: Context) -> Drawn:
 
 @judge(PAPER, "text_activation_memory", "major")
 def major(context: Context) -> Finding:
-    """More than half, of every method that does not recompute."""
+    """Holds if activations take more than half of the memory of every method that does not recompute."""
     shares = {m: 100 * f.activations / f.total for m, f in footprints(context).items() if m != RECOMPUTED}
     words = ", ".join(f"{method} {share:.0f} %" for method, share in shares.items())
     return exact(min(shares.values()) > 50, f"activations' share: {words}", "more than half, of each")
@@ -90,7 +93,7 @@ def major(context: Context) -> Finding:
 
 @judge(PAPER, "text_activation_memory", "less_than_pipedream_here")
 def less_than_pipedream(context: Context) -> Finding:
-    """In all, without recomputation."""
+    """Holds if PipeMare without recomputation takes at least a tenth less memory than PipeDream, with activations."""
     sizes = footprints(context)
     share = sizes["PipeMare"].total / sizes["PipeDream"].total
     words = ", ".join(f"{method} {size.total:.2f}" for method, size in sizes.items())
@@ -99,7 +102,7 @@ def less_than_pipedream(context: Context) -> Finding:
 
 @judge(PAPER, "text_activation_memory", "more_than_gpipe_here")
 def more_than_gpipe(context: Context) -> Finding:
-    """In all; PipeMare also with recomputation."""
+    """Holds if GPipe takes at least a tenth less memory than PipeMare, with activations and even with recomputation."""
     sizes = footprints(context)
     factors = {method: sizes[method].total / sizes["GPipe"].total for method in ("PipeMare", RECOMPUTED)}
     words = ", ".join(f"{method} {factor:.1f} times" for method, factor in factors.items())
