@@ -260,7 +260,7 @@ def told_apart(items: Sequence[Item], others: Sequence[Item]) -> str:
     if not telling:
         seeds = sorted({item.arm.seed for item in items})
         return few(f"seed {seed}" for seed in seeds) if not {other.arm.seed for other in others} & set(seeds) else ""
-    if len(telling) == 1 and all(shown_of(item, telling[0]).replace(".", "").isdigit() for item in items):  # of what?
+    if len(telling) == 1 and all(shown_of(item, telling[0]).replace(".", "").isdigit() for item in items):  # what of?
         telling = (*[key for key in keys if len({item.arm.labels[key] for item in items}) == 1][:1], *telling)
     return ": ".join(few(dict.fromkeys(shown_of(item, key) for item in items)) for key in telling)
 

@@ -74,10 +74,7 @@ def worst_over_alone(context: Context) -> tuple[float, str]:
 
 @judge(PAPER, "figure_16", "on_par")
 def on_par(context: Context) -> Finding:
-    """Holds if for all models the worst stage needs at most a tenth more memory than data parallelism.
-
-    A tenth is about what can be read off a bar chart without numbers.
-    """
+    """Holds if for all models the worst stage needs at most a tenth more memory than data parallelism."""
     most, why = worst_over_alone(context)
     return measured(context, most <= PAR, why, PAR_WORDS)
 
@@ -117,10 +114,7 @@ def about_one(context: Context) -> Finding:
 
 
 def over_alone(context: Context) -> dict[str, dict[str, tuple[int, float, float]]]:
-    """By model and servers: the number of stages, the ratio of the worst stage's memory to data parallelism's, its GB.
-
-    Only where a straight pipeline is logged.
-    """
+    """By model and servers: stages of the straight pipeline, its worst memory over data parallelism's, and in GB."""
     factors: dict[str, dict[str, tuple[int, float, float]]] = {model: {} for model in context.values("model")}
     for item in context.items:
         model, servers = (item.arm.labels[key] for key in ("model", "servers"))
@@ -156,10 +150,7 @@ def memory_over_stages(context: Context) -> Drawn:
 
 @judge(PAPER, "text_memory_over_stages", "stays")
 def stays(context: Context) -> Finding:
-    """Holds if for no model the ratio to data parallelism's memory grows by more than a tenth with more stages.
-
-    The ratio with the fewest stages is compared with every other.
-    """
+    """Holds if no model's ratio to data parallelism's memory is over a tenth above that with the fewest stages."""
     texts, grown = [], 0
     for model, by_servers in over_alone(context).items():
         if len(by_servers) < 2:

@@ -1,4 +1,7 @@
-"""Figures 10 and 11 and the headline on throughput: six networks on 2 and 4 GPUs, by simulated times."""
+"""Figures 10 and 11 and the headline on throughput: six networks on 2 and 4 GPUs, by simulated times.
+
+A claim for which the two readings of the schemes (ambiguity E16) differ must hold in both.
+"""
 
 from __future__ import annotations
 
@@ -98,10 +101,7 @@ def figure_10(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_10", "dualpipe_highest")
 def dualpipe_highest(context: Context) -> Finding:
-    """Holds if DualPipe is faster than both others by more than rounding, for every model on 2 and on 4 GPUs.
-
-    In both readings of the schemes (ambiguity E16).
-    """
+    """Holds if DualPipe is faster than both others by more than rounding, for every model on 2 and on 4 GPUs."""
 
     def leads(arms: Arms, gpus: int) -> dict[str, float]:
         others = [gains(context, arms[DUAL], arms[other], gpus=gpus) for other in (DATA, PIPED)]
@@ -115,10 +115,7 @@ def dualpipe_highest(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "cnn_data_above_pipedream")
 def cnn_data_above_pipedream(context: Context) -> Finding:
-    """Holds if data parallelism is faster than PipeDream by more than rounding, for each CNN on 2 and on 4 GPUs.
-
-    In both readings of the schemes.
-    """
+    """Holds if data parallelism is faster than PipeDream by more than rounding, for each CNN on 2 and on 4 GPUs."""
 
     def leads(arms: Arms, gpus: int) -> dict[str, float]:
         return gains(context, arms[DATA], arms[PIPED], CNN, gpus=gpus)
@@ -143,10 +140,7 @@ def cnn_scale(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "dense_gain_four")
 def dense_gain_four(context: Context) -> Finding:
-    """Holds if on 4 GPUs both pipelines are faster than one GPU and than data parallelism, for each of three models.
-
-    By more than rounding, in both readings of the schemes.
-    """
+    """Holds if on 4 GPUs both pipelines beat one GPU and data parallelism by more than rounding, on each model."""
     four = {arm: speedups(context, arm, DENSE, 4) for arm in (*SCHEMES, *SECOND.values())}
     holds = in_both(
         lambda arms: all(
@@ -169,10 +163,7 @@ def dense_falls(context: Context) -> Finding:
 
 
 def over_one_gpu(context: Context) -> tuple[list[float], float, str]:
-    """Data parallelism's mean speedup on 4 GPUs over FCN and RNN models: with a server and by a ring; as printed; text.
-
-    Geometric means.
-    """
+    """Data parallelism's mean speedups over FCN and RNN models: with a server and by a ring; as printed; in words."""
     by_model, printed = speedups(context, DATA, DENSE), context.result.reported["FCN_RNN_4gpu"]
     means = [average(by_model), average(speedups(context, RING, DENSE))]
     share = printed["data_parallel_vs_single_percent"]
@@ -195,10 +186,7 @@ def dense_below_one_as_printed(context: Context) -> Finding:
 
 
 def gain_as_printed(group: str, models: tuple[str, ...]) -> Judge:
-    """A judge that decides whether DualPipe's mean gains over both others are the printed ones within a factor of 1.2.
-
-    Geometric means over a group of models, in both readings of the schemes.
-    """
+    """A judge that decides whether DualPipe's geometric mean gains are the printed ones within a factor of 1.2."""
 
     def judged(context: Context) -> Finding:
         printed, keys = context.result.reported[group], {DATA: "over_data_percent", PIPED: "over_pipedream_percent"}
@@ -255,10 +243,7 @@ def least_drawn(rows: Sequence[Mapping[str, Any]]) -> str:
 
 @judge(PAPER, "figure_11", "imbalance_order")
 def imbalance_order(context: Context) -> Finding:
-    """Holds if PipeDream idles for imbalance more than DualPipe by over a percentage point, on average over models.
-
-    In both readings of the schemes.
-    """
+    """Holds if PipeDream idles for imbalance more than DualPipe by over a percentage point, on average over models."""
     idle = {arm: mean_share(context, arm, imbalance) for arm in (PIPED, DUAL, PIPED_FREE, DUAL_FREE)}
     why = ", ".join(f"{arm} {share:.1f} %" for arm, share in idle.items())
     return timed(context, in_both(lambda arms: idle[arms[PIPED]] > idle[arms[DUAL]] + 1), why, "a percentage point")
@@ -276,10 +261,7 @@ def imbalance_as_printed(context: Context) -> Finding:
 
 @judge(PAPER, "figure_11", "transfers_order")
 def transfers_order(context: Context) -> Finding:
-    """Holds if data parallelism's mean share of transfers is at least twice either pipeline's.
-
-    This is our reading of "far more". It must hold in both readings of the schemes.
-    """
+    """Holds if data parallelism's mean share of transfers is at least twice either pipeline's, read as "far more"."""
     share = {arm: mean_share(context, arm, communicating) for arm in (*SCHEMES, *SECOND.values())}
     why = ", ".join(f"{arm} {percent:.1f} %" for arm, percent in share.items())
     holds = in_both(lambda arms: share[arms[DATA]] >= 2 * max(share[arms[PIPED]], share[arms[DUAL]]))
@@ -392,7 +374,7 @@ def left_idle(context: Context) -> list[str]:
 def headline_as_printed(other: str, key: str) -> Judge:
     """A judge that decides whether DualPipe's mean and greatest gain are the printed ones within a factor of 1.2.
 
-    Moving weights takes time. Both readings of the schemes must agree.
+    The readings in which moving weights takes time decide.
     """
 
     def judged(context: Context) -> Finding:

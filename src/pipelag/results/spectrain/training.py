@@ -169,10 +169,7 @@ def table_1(context: Context) -> Drawn:
 
 
 def mean_order(piped: str) -> Judge:
-    """A judge that decides whether data parallelism is above PipeDream, and PipeDream above vanilla DualPipe.
-
-    By mean accuracies over the six models, paired over seeds.
-    """
+    """A judge that decides whether mean accuracies fall from data parallelism to PipeDream to vanilla DualPipe."""
 
     def judged(context: Context) -> Finding:
         means = {arm: mean_best(context, arm) for arm in (DATA, piped, VANILLA)}
@@ -261,10 +258,7 @@ def lstm_above_vanilla(context: Context) -> Finding:
 
 
 def least_loss(metric: str, excepted: Sequence[str], piped: str) -> Judge:
-    """A judge that decides whether SpecTrain's least loss is below both other pipelines' on all but some models.
-
-    excepted: the models that are left out.
-    """
+    """A judge that decides whether SpecTrain's least loss is below both other pipelines' on all models not excepted."""
 
     def judged(context: Context) -> Finding:
         models = [model for model in MODELS if model not in excepted]
@@ -284,10 +278,7 @@ for _suffix, _piped in READINGS.items():
 
 
 def trained_here(context: Context) -> list[str]:
-    """The models that the scale trains, which may be some of the six. Raises `NotLogged` if there are none.
-
-    A model that lacks the logs of some runs is among them, so a claim about all of them waits for these logs.
-    """
+    """The models of which the scale has some logs, if not all, so that claims about all of them wait for the others."""
 
     def logged(model: str) -> bool:
         return any(i.log for arm in ARMS for i in context.select(what="training", model=model, arm=arm))
@@ -406,10 +397,7 @@ def spectrain_none(context: Context) -> Finding:
 
 @judge(PAPER, "text_headline_accuracy", "spectrain_none_but_lstm")
 def spectrain_none_but_lstm(context: Context) -> Finding:
-    """Holds if SpecTrain is below data parallelism on Residual LSTM and at least as accurate on every other model.
-
-    Section 4.4: "almost all", with Residual LSTM as "the only exception".
-    """
+    """Holds if SpecTrain is below data parallelism only on Residual LSTM, "the only exception" (section 4.4)."""
     lead, reasons = told(leads_of(context, SPECTRAIN, DATA))
     outcomes = [one.below(-ROUNDED) if model == LSTM else one.above(-ROUNDED) for model, one in lead.items()]
     return decided(context, every(outcomes, reasons), in_words(lead), reasons)

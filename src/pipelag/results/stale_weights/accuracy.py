@@ -111,10 +111,7 @@ def table_2(context: Context) -> Drawn:
 
 
 def counted_twice(context: Context, names: Iterable[str]) -> str:
-    """A note on how the paper counts stages, with the number of workers of each arm.
-
-    The paper counts a worker's forward and backward as two stages.
-    """
+    """A note on how the paper counts stages, with the number of workers of each arm."""
     pieces: dict[str, int] = {}
     for name in names:
         counts = {item.arm.spec.phases[-1].stages for item in context.select(arm=name) if name != BASELINE}
