@@ -1,65 +1,65 @@
-# On a fresh machine: `make show` looks at results, `make reproduce` makes them, `make test` runs all tests.
+# On a fresh machine: `make show` shows published results, `make reproduce` makes results, `make test` runs all tests.
 SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# For the oldest Python that pyproject.toml allows, whichever is here: 3.11 stands for 3.11.0
+# Locks are for the oldest Python that pyproject.toml allows, whichever runs here; 3.11 means 3.11.0.
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 .PHONY: help bench show env reproduce test picture headline docs gpu-check lint lock clean
 .DEFAULT_GOAL := help
 
-help: ## list the targets
+help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
-show: $(STAMP) ## the environment, and the site of the published results (it says what it downloads before it begins)
+show: $(STAMP) ## make the environment and the site of the published results (prints first what it downloads)
 	$(BIN)/snakemake --cores all --config scale=published
-	@echo "open figures/published/index.html"
+	@echo "now open figures/published/index.html"
 
-env: $(STAMP) ## the environment alone (about 3 GB to download, 6.5 GB on disk)
+env: $(STAMP) ## make the environment only (about 3 GB to download, 6.5 GB on disk)
 
-reproduce: $(STAMP) ## everything at the quick scale: data, runs, tables, figures, site, reports (no download, no GPU)
+reproduce: $(STAMP) ## make all results at the quick scale: runs, tables, figures, site, reports (no download, no GPU)
 	$(BIN)/snakemake --cores all
-	@echo "open figures/quick/index.html; typeset: figures/quick/pipelag.pdf"
+	@echo "now open figures/quick/index.html, or the typeset report figures/quick/pipelag.pdf"
 
-test: $(STAMP) ## all tests, in two halves side by side
+test: $(STAMP) ## run all tests, in two halves side by side
 	@PYTHON=$(BIN)/python workflow/scripts/test_halves.sh
 
-picture: $(STAMP) ## the picture of the README, from the published logs
+picture: $(STAMP) ## draw the README's picture from the published logs
 	$(BIN)/python workflow/scripts/picture.py docs/images/staleness.svg
 
-headline: $(STAMP) ## the committed figures, figures/headline, from the published logs
+headline: $(STAMP) ## draw the committed figures, figures/headline, from the published logs
 	$(BIN)/python workflow/scripts/headline.py figures/headline
 
-docs: $(STAMP) ## the documentation as a site, site/index.html (its tools go to .cache/docs)
+docs: $(STAMP) ## make the documentation as a site, site/index.html (its tools go to .cache/docs)
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .cache/docs
 	$(BIN)/uv pip sync --quiet --require-hashes --python .cache/docs/bin/python workflow/envs/docs.lock
 	NO_MKDOCS_2_WARNING=1 .cache/docs/bin/mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@echo "now open site/index.html"
 
-bench: $(STAMP) ## the benchmarks (an hour or more, nothing else running), into results/benchmarks/ and docs/benchmarks.md
+bench: $(STAMP) ## run all benchmarks (an hour or more, idle machine); writes results/benchmarks/, docs/benchmarks.md
 	$(BIN)/python -m benchmarks.all --device $(or $(DEVICE),cpu) $(if $(NAME),--name $(NAME)) $(if $(ONLY),--only $(ONLY))
 
-gpu-check: $(STAMP) ## what only a GPU can tell, in ten minutes; writes gpu-check.md (DEVICE=cpu: without one)
+gpu-check: $(STAMP) ## check what only a GPU can show, in ten minutes; writes gpu-check.md (DEVICE=cpu: without a GPU)
 	$(BIN)/python -m benchmarks.gpu_check --device $(or $(DEVICE),cuda:0)
 
-lint: $(STAMP) ## ruff, mypy, snakemake --lint
+lint: $(STAMP) ## run ruff, mypy and snakemake --lint
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/snakemake --lint
 
-# The environment, made from the locks; made again when these or pyproject.toml change. Two makes at once wait for one
-# another.
+# The environment is made from the locks, and made again when they or pyproject.toml change. Two `make` at the same time
+# wait for each other.
 $(STAMP): requirements.lock workflow/envs/uv.lock workflow/envs/fairseq-build.lock workflow/envs/fairseq.lock pyproject.toml
 	@workflow/scripts/bootstrap.sh $(VENV)
 
-lock: $(STAMP) ## write the locks anew from pyproject.toml and workflow/envs/*.in
+lock: $(STAMP) ## write new locks from pyproject.toml and workflow/envs/*.in
 	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	$(COMPILE) --output-file workflow/envs/uv.lock workflow/envs/uv.in
 	$(COMPILE) --output-file workflow/envs/docs.lock workflow/envs/docs.in
 	$(COMPILE) --constraint requirements.lock --output-file workflow/envs/fairseq-build.lock workflow/envs/fairseq-build.in
 	$(COMPILE) --no-deps --output-file workflow/envs/fairseq.lock workflow/envs/fairseq.in
 
-clean: ## remove what was produced (runs, figures), keep the environment and downloads
+clean: ## remove what was produced (runs, figures); keep the environment and downloads
 	rm -rf results/quick results/standard results/paper results/data site .snakemake
 	find figures -mindepth 1 -maxdepth 1 ! -name README.md ! -name headline -exec rm -rf {} +

@@ -1,6 +1,6 @@
 # pipelag: from configs to runs, logs, tables and figures.
 #
-#   snakemake --cores all                                    everything, at the quick scale
+#   snakemake --cores all                                    all results at the quick scale
 #   snakemake --cores all stale_weights                      one paper
 #   snakemake --cores all stale_weights_table_2              one result
 #   snakemake --cores all --config scale=standard            another scale (config/scales)

@@ -1,8 +1,8 @@
-"""The same ResNet-20 on two workers: stale weights and synchronous schedules here, their peers in torch.
+"""Compare pipelag's schedules with torch's on two workers: stale weights and synchronous schedules, the same ResNet-20.
 
-The peers are GPipe, 1F1B and interleaved 1F1B (two stages per worker) of torch.distributed.pipelining. The number of
-microbatches is tried at 2, 4 and 8, and the best is taken, for ours as for theirs. All alternate in one launch; every
-arm trains (forward, backward, optimizer step) on minibatches of the same size. Prints ratios.
+torch's schedules are GPipe, 1F1B and interleaved 1F1B (two stages per worker) of torch.distributed.pipelining. Each
+schedule, pipelag's and torch's, runs with 2, 4 and 8 microbatches, and the best counts. All alternate in one launch;
+every arm trains (forward, backward, optimizer step) on minibatches of the same size. Prints ratios.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 class Turned(torch.autograd.Function):
-    """NCHW to NHWC or back; what is to be sent, outputs and gradients alike in NHWC, is contiguous."""
+    """NCHW to NHWC or back. What is sent, outputs and gradients, is contiguous in NHWC."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, leaving: bool) -> torch.Tensor:
@@ -50,7 +50,10 @@ class Turned(torch.autograd.Function):
 
 
 class Boundary(nn.Module):
-    """Passes the boundary as NHWC: the peers send contiguous tensors only, and channels_last is twice as fast."""
+    """Crosses a stage boundary in NHWC.
+
+    torch's schedules send only contiguous tensors, and channels_last is twice as fast.
+    """
 
     def __init__(self, leaving: bool) -> None:
         super().__init__()
@@ -62,7 +65,7 @@ class Boundary(nn.Module):
 
 
 def bounded(pieces: list[nn.Sequential], number: int) -> nn.Sequential:
-    """A stage (from 0) for torch's schedules."""
+    """Stage `number` (from 0) for torch's schedules, with its boundaries."""
     before = [Boundary(leaving=False)] if number else []
     after = [Boundary(leaving=True)] if number < len(pieces) - 1 else []
     return nn.Sequential(*before, *pieces[number], *after)
@@ -71,7 +74,7 @@ def bounded(pieces: list[nn.Sequential], number: int) -> nn.Sequential:
 def compare(
     job: Job, depth: int, cut: int, cuts: tuple[int, ...], batch: int, steps: int, blocks: int
 ) -> dict[str, list[float]]:
-    """Milliseconds per minibatch of every arm, block by block."""
+    """The milliseconds per minibatch of every arm, by its name and block."""
     images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (batch,))
     first, last = job.rank == 0, job.rank == 1
@@ -110,7 +113,7 @@ def compare(
         phase = Phase(methods.get(method), steps, over, microbatches=microbatches)
         start = time.perf_counter()
         records = ours.run_phase(phase, lambda step: images, lambda step: labels)
-        return 1000 * (records[job.rank].updated[-1] - start) / steps  # fill and drain included, as in the peers
+        return 1000 * (records[job.rank].updated[-1] - start) / steps  # with fill and drain, as torch's schedules
 
     times: dict[str, list[float]] = {}
     for block in range(blocks + 1):
@@ -118,7 +121,7 @@ def compare(
         for label, method in OURS.items():
             values |= {f"{label}, {parts} microbatches": here(method, parts) for parts in PARTS}
         values |= {name: peer(*arm) for name, arm in arms.items()}
-        if block:  # the first warms up
+        if block:  # the first block is a warm-up
             for name, value in values.items():
                 times.setdefault(name, []).append(value)
     assert first or last
@@ -152,7 +155,7 @@ def main() -> None:
 
 
 def ratio(times: dict[str, list[float]], arm: str, to: str) -> str:
-    """The median of the blocks' ratios."""
+    """The median of the blocks' ratios `arm` / `to`, as text."""
     return f"ratio {median(theirs / here for theirs, here in zip(times[arm], times[to], strict=True)):.2f}"
 
 

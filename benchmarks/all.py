@@ -1,9 +1,10 @@
-"""Every benchmark, one after the other, into results/benchmarks/<device>.json; then docs/benchmarks.md from such files.
+"""Run every benchmark in turn into results/benchmarks/<device>.json, then write docs/benchmarks.md from these files.
 
-Nothing else should run on the machine; the load that was there is written down. Each benchmark's rows are written as it
-ends, and those of one that is not run again stay. An hour or more on two cores.
-A GPU has its own (`make bench DEVICE=cuda:0`), and is checked by `make gpu-check`; the workflow's own time is measured
-by workflow.py.
+Nothing else should run on the machine; the load before each benchmark is recorded. A benchmark's rows are written when
+it ends; the rows of benchmarks that do not run again stay. Takes an hour or more on two cores.
+
+A GPU has benchmarks of its own (`make bench DEVICE=cuda:0`); `make gpu-check` checks it, and workflow.py measures how
+long the workflow takes.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ FOLDER = Path("results/benchmarks")
 
 
 def run(command: str, device: str, commit: str | None) -> dict[str, object]:
-    """One benchmark, and its rows; what it prints is shown. commit: of the code that is measured."""
+    """Run one benchmark, which prints as it goes; returns its rows and how they were measured. commit: of the code."""
     load, began = os.getloadavg()[0], time.monotonic()
     print(f"-- {command} (load {load:.1f})", flush=True)
     script, *options = shlex.split(command)
@@ -58,14 +59,14 @@ def run(command: str, device: str, commit: str | None) -> dict[str, object]:
         if done.returncode:
             raise PipelagError(f"{command} ended with status {done.returncode}; its numbers of before stay")
         measured = [json.loads(line) for line in rows.read_text().splitlines()]
-    precision.prepare(alone=True)  # as each of them does
+    precision.prepare(alone=True)  # as each benchmark does, so that `environment` records it
     took = round(time.monotonic() - began, 1)
     about = environment(device, 1) | {"commit": commit}
     return {"command": command, "load": load, "seconds": took, "environment": about, "rows": measured}
 
 
 def named(device: str) -> str:
-    """What a device's file is called: cpu, or of a GPU the model's name, as h100 of an NVIDIA H100 80GB HBM3."""
+    """The name of a device's file: cpu, or from a GPU's name its model, such as h100 for an NVIDIA H100 80GB HBM3."""
     if device == "cpu":
         return device
     words = device_title(device).lower().replace("nvidia", "").replace("geforce", "").split()
@@ -84,7 +85,7 @@ def main() -> None:
     if not chosen:
         parser.error(f"no benchmark holds {' or '.join(args.only)}; they are {'; '.join(runs)}")
     target = FOLDER / f"{args.name or named(device)}.json"
-    commit = environment(device, 1)["commit"]  # before the first file is written, which would make it another
+    commit = environment(device, 1)["commit"]  # now: the file to be written would mark the tree as changed
     for command in chosen:
         new = {command: run(command, device, commit)}
         before = {each["command"]: each for each in json.loads(target.read_text())["runs"]} if target.exists() else {}

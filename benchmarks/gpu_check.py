@@ -1,8 +1,8 @@
-"""What of pipelag only a GPU can tell, in ten minutes: a line per check, PASS, FAIL or SKIP, and a report.
+"""Check in ten minutes what only a GPU can tell about pipelag. Prints PASS, FAIL or SKIP per check; writes a report.
 
-make gpu-check                                   # on the GPUs that are there
-python -m benchmarks.gpu_check --device cpu      # the same logic without one, from the repository's root
-python -m benchmarks.gpu_check --only graphs     # the checks whose titles hold a word
+make gpu-check                                   # on this machine's GPUs
+python -m benchmarks.gpu_check --device cpu      # the same checks without a GPU, from the repository's root
+python -m benchmarks.gpu_check --only graphs     # only checks whose titles contain a word
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CHECKS: list[tuple[str, Callable[[torch.device], str]]] = []
 
 
 class Skip(Exception):
-    """This machine cannot tell."""
+    """Raised by a check that this machine cannot carry out."""
 
 
 def check(title: str) -> Callable[[Callable[[torch.device], str]], Callable[[torch.device], str]]:
@@ -73,7 +73,7 @@ def on_gpu(device: torch.device) -> None:
 
 
 def gently(params: Any) -> torch.optim.Optimizer:
-    """For delays of up to 14 updates over one minibatch again and again."""
+    """SGD that stays stable with delays of up to 14 updates on the same minibatch again and again."""
     return torch.optim.SGD(params, lr=0.002, momentum=0.9, weight_decay=1e-4)
 
 
@@ -86,7 +86,10 @@ def simulate(
     stop: int | None = None,
     between: Callable[[], object] = lambda: None,
 ) -> dict[str, torch.Tensor]:
-    """The end of a short training; `stop`: through a checkpoint after so many steps."""
+    """The final weights and buffers of a short training.
+
+    stop: save a checkpoint after so many steps, and resume from it. between: called before every step.
+    """
 
     def begin(seed: int) -> SimulatedTraining:
         model = convolutional(seed).to(device, dtype)
@@ -109,7 +112,7 @@ def simulate(
 
 
 def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
-    """The greatest relative distance of a weight or statistic."""
+    """The greatest relative distance between two trainings' tensors of the same name."""
     pairs = [(a[name].double().cpu(), b[name].double().cpu()) for name in a]
     return max(float((one - other).norm() / (other.norm() + 1e-12)) for one, other in pairs)
 
@@ -151,7 +154,7 @@ def _random(device: torch.device) -> str:
     noisy = simulate(device, phases, "stale_weights", between=lambda: torch.rand(7, device=device))
     assert equal(simulate(device, phases, "stale_weights"), noisy)
     state = (lambda: torch.cuda.get_rng_state(device)) if device.type == "cuda" else torch.get_rng_state
-    model = convolutional()  # seeds them itself
+    model = convolutional()  # seeds the generators itself, so it comes before the comparison
     before = state()
     pipelag.train(model, Noise(), steps=3, cuts=(2,), optimizer=sgd, device=str(device))
     assert torch.equal(before, state()), "the generator has moved"
@@ -182,7 +185,7 @@ def _taken(device: torch.device) -> str:
 
 
 def refusal(name: str, device: torch.device, bf16: bool) -> str:
-    """Why a method whose backward reads other weights takes no such layer; empty where it does."""
+    """Why a method whose backward reads other weights than its forward refuses this layer; empty if it does not."""
     try:
         losses(name, device, bf16)
     except PipelagError as error:
@@ -228,7 +231,7 @@ def _together(device: torch.device) -> str:
     ]
     with tempfile.TemporaryDirectory() as folder:
         seconds: dict[str, float] = {}
-        for how in ("once", "alone", "together"):  # once: what a GPU sets up at a first use is nobody's time
+        for how in ("once", "alone", "together"):  # once: a warm-up, so that what a GPU sets up first is not timed
             asked = [(spec, Path(folder) / how / spec.id) for spec in specs]
             begun = time.perf_counter()
             ends = train_together(asked, device, 1) if how == "together" else []
@@ -260,7 +263,7 @@ def _no_waiting(device: torch.device) -> str:
 def waits(
     device: torch.device, shapes: Any, method: str, augment: bool, optimizer: Any, recompute: bool = False
 ) -> int:
-    """How often ten steps wait for the device."""
+    """The number of times that the host waits for the device in ten steps."""
     batches = Batches(shapes, 32, 0, augment=augment, device=device, channels_last=True)
     model = build("resnet20", seed=0, width=0.25)
     model[0] = nn.Sequential(model[0], Placed())
@@ -276,7 +279,7 @@ def waits(
         for step in range(15, 25):
             training.step(*batches[step])
         torch.cuda.set_sync_debug_mode("default")
-    # Not the one that comes with the mode's first use in a process
+    # Other warnings do not count, such as the one at the mode's first use in a process.
     return sum("called a synchronizing" in str(warning.message) for warning in warned)
 
 
@@ -285,7 +288,7 @@ def _memory(device: torch.device) -> str:
     on_gpu(device)
     by_method = []
     for name in ("sequential", "stale_weights", "pipedream", "pipemare"):
-        gc.collect()  # the training before: what it holds must not be freed while this one takes memory
+        gc.collect()  # the training before: its memory must not be freed while this one allocates
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -361,7 +364,7 @@ sys.exit(main(json.loads(sys.argv[1])))
 
 
 def finished(command: Sequence[str]) -> None:
-    """Run it to its end."""
+    """Run a command to its end; it must succeed."""
     done = subprocess.run(command, capture_output=True, text=True)
     assert not done.returncode, done.stderr.strip().splitlines()[-1]
 
@@ -374,7 +377,7 @@ def _killed(device: torch.device) -> str:
         commands = [[sys.executable, "-c", KILLED, json.dumps([*words, str(out)])] for out in outs]
         finished(commands[0])
         with subprocess.Popen(commands[1], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            seen: set[int] = set()  # when its checkpoints were written, one after every step
+            seen: set[int] = set()  # the times at which its checkpoints were written, one after every step
             while process.poll() is None and len(seen) < 60:
                 with suppress(FileNotFoundError):
                     seen.add((outs[1] / "partial/checkpoint.pt").stat().st_mtime_ns)
@@ -389,8 +392,12 @@ def _killed(device: torch.device) -> str:
 
 
 def timed_phase(job: Job, steps: int) -> tuple[list[dict[str, float]], list[float]]:
-    """Two unequal stages: how each worker's time divides; and the seconds of the later three quarters of the first
-    one's updates, by their events and by the clock of the machine that handed them out."""
+    """Train two unequal stages (one, if there is one worker).
+
+    Returns:
+        How each worker's time divides; and the seconds of the last three quarters of rank 0's updates, by the GPU's
+        events and by the host's clock when it launched them.
+    """
     model, batches = convolutional(), Noise(64, 32, device=str(job.device))
     phases = [Phase(get("stale_weights"), steps, (5,)[: job.world - 1])]
     training = RealTraining(job, model.train(), phases, sgd, F.cross_entropy, rate=lambda step: 1.0, seed=5)
@@ -444,7 +451,7 @@ def main() -> int:
             verdict, note = "PASS", function(device)
         except Skip as reason:
             verdict, note = "SKIP", str(reason)
-        except Exception as error:  # the next check has to run whatever this one says
+        except Exception as error:  # whatever happens, the next check must run
             verdict, note = "FAIL", f"{type(error).__name__}: {error}".splitlines()[0][:200]
             if args.verbose:
                 traceback.print_exc()

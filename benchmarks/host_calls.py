@@ -1,9 +1,9 @@
-"""What Python does in a simulated step whose passes a GPU replays: calls, counted without a GPU and without a clock.
+"""Count Python's calls in a simulated step whose passes a GPU replays, without a GPU and without a clock.
 
-Where passes are CUDA graphs and small, a step lasts as long as what Python does around them: gives the minibatch, lets
-the weights hold what each pass reads, updates, predicts. Here the replays do nothing, so that what is left is that.
-Prints, method by method, calls of functions and torch's operations in a step, and / those without a pipeline. An
-operation over several tensors is one.
+If passes are small and replayed as CUDA graphs, a step takes as long as Python's work around them: to hand over the
+minibatch, to set the weights that each pass reads, to update, to predict. Here the replays do nothing, so that only
+this work is left. Prints for each method the function calls and torch operations in a step, and their ratio to those
+without a pipeline. An operation over several tensors counts once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipelag.simulate.recordable import Results
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 
-WARM = 12  # steps until the pipeline is full and the optimizer's state lies flat
+WARM = 12  # steps until the pipeline is full and the optimizer's state is in flat buffers
 
 
 class Silent:
@@ -44,7 +44,7 @@ class Silent:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Inside, every device is taken for a GPU with such a recorder, whose replays nobody compares with the passes."""
+    """In the body, every device counts as a GPU with a `Silent` recorder; replays are not compared with passes."""
     real = graphs.recorder_of, graphs.alike, carriers.launched
     graphs.recorder_of, graphs.alike = lambda device: Silent(), lambda first, second: True
     carriers.launched = carriers.few
@@ -55,7 +55,7 @@ def silent() -> Iterator[None]:
 
 
 class Operations(TorchDispatchMode):
-    """Counts what is dispatched; one over a list of tensors is one."""
+    """Counts torch's operations; one over a list of tensors counts once."""
 
     count = 0
 
@@ -64,7 +64,7 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-# With `foreach`, as torch takes it on a GPU by itself
+# With `foreach`, which is torch's default on a GPU
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9, weight_decay=1e-4, foreach=True),
     "AdamW": lambda params: torch.optim.AdamW(params, lr=0.001, foreach=True),
@@ -72,7 +72,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def calls(name: str, optimizer: str, steps: int) -> tuple[int, int]:
-    """(calls of any function, torch's operations) in a step of a method, on average over so many."""
+    """(function calls, torch operations) in a step of a method, averaged over `steps` steps."""
     torch.manual_seed(0)
     phase = Phase(methods.get(name), 10 * (WARM + steps), CUTS)
     network = models.build("resnet20", seed=0, width=0.125)

@@ -1,7 +1,7 @@
-"""What a benchmark found, as rows of a file, from which docs/benchmarks.md is written.
+"""A benchmark's results as rows of a file, from which docs/benchmarks.md is written.
 
-`python -m benchmarks.all` runs every benchmark with PIPELAG_BENCHMARK_ROWS naming the file; by itself a benchmark
-prints its numbers and notes nothing.
+`python -m benchmarks.all` runs every benchmark with PIPELAG_BENCHMARK_ROWS naming the file. Without that variable a
+benchmark prints its numbers and writes no rows.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def note(
     least: float | None = None,
     work: float | None = None,
 ) -> None:
-    """A row: the median of the blocks' values, the least and the greatest of them, and what is wanted of the median.
+    """Add a row: the median, the least and the greatest of the blocks' values, and the goal for the median.
 
     Args:
-        what: what was compared, the same for all rows of a table.
-        case: which one this is.
-        unit: "x" of a ratio, else of what.
-        most, least: the goal, where there is one.
-        work: how much was done, where cost is drawn against it.
+        what: what was compared; the same for all rows of a table.
+        case: the row's case.
+        unit: "x" for a ratio, otherwise the unit of the values.
+        most, least: the bounds that the goal sets, if any.
+        work: the amount of work, if the page draws the cost against it.
     """
     path = os.environ.get(VARIABLE)
     if path is None:
@@ -45,13 +45,13 @@ def note(
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Between which two of the values the true median lies, in 95 of 100 cases or more; None of fewer than six.
+    """A confidence interval of at least 95 % for the true median, between two of the values; None for fewer than six.
 
-    Of n independent values the number below the true median is binomial (n, 1/2), whatever their distribution.
+    Of n independent values the number below the true median is binomial (n, 1/2), whatever their distribution is.
     """
     count, held = len(values), sorted(values)
-    left_out, ways, tail = 0, 1, 1  # tail / 2^n: how likely it is that at most `left_out` values lie below the median
-    while 2 * 20 * tail <= 2**count:  # below or above it: one case in twenty
+    left_out, ways, tail = 0, 1, 1  # tail / 2^n: the probability that at most `left_out` values lie below the median
+    while 2 * 20 * tail <= 2**count:  # below or above it: one case in twenty at most
         ways = ways * (count - left_out) // (left_out + 1)
         left_out += 1
         tail += ways
@@ -59,7 +59,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def within_noise(row: dict[str, object]) -> bool:
-    """Whether the goal lies where the median may lie: another run may well say the opposite of `reached`."""
+    """Whether a goal lies in the median's interval, so that another run may well say the opposite of `reached`."""
     between = row.get("interval")
     if between is None:
         return False
@@ -68,7 +68,7 @@ def within_noise(row: dict[str, object]) -> bool:
 
 
 def reached(row: dict[str, object]) -> bool | None:
-    """Whether the median is what was wanted of it; None where nothing was."""
+    """Whether the median reaches its goal; None if it has none."""
     value, most, least = (row[key] for key in ("median", "most", "least"))
     assert isinstance(value, float | int)
     if most is None and least is None:

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and its plot from results/benchmarks/*.json: no number of it is typed."""
+"""Write docs/benchmarks.md and its plot from results/benchmarks/*.json: none of their numbers is typed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,54 @@ from pipelag.report import style
 from pipelag.report.tables import Col, table
 
 FOLDER, PLOT = Path("results/benchmarks"), Path("images/scaling.svg")
-LINES = ("solid", "dashed", "dotted")  # of the first machine, the second, the third
+LINES = ("solid", "dashed", "dotted")  # for the first machine, the second, the third
 HEAD = """# Benchmarks
 
-Written by `python -m benchmarks.page docs/benchmarks.md` from `results/benchmarks/*.json`, which `make bench` measures
-([what each script compares](../benchmarks/README.md)). Ratios: the two sides alternate in one run, so that the machine
-may drift; given is the median of the blocks, with the least and the greatest, and (of six blocks and more) the
-interval in which the true median lies in 95 of 100 such runs. Where that holds the goal, another run may say the
-opposite: *about*.
+How fast is pipelag, how exact is the timed executor, and which of our goals are reached? This page is written by
+`python -m benchmarks.page docs/benchmarks.md` from `results/benchmarks/*.json`, which `make bench` measures
+([what each script compares](../benchmarks/README.md)).
+
+**How to read the tables.** A ratio compares two sides that alternate, block by block, in one run, so that the machine's
+drift falls on both. The tables give the median of the blocks and their range, from the least to the greatest. For six
+blocks and more they also give a 95 % interval: in 95 of 100 such runs, it contains the true median. Where the goal
+lies inside this interval, another run may answer the opposite; the answer is then marked as *uncertain*.
 """
+
+# What the rows of a table compare, by how its title begins.
+ABOUT = {
+    "1 worker / 2 workers": "How many times as fast two real workers, as a pipeline, train as one worker does.",
+    "two trainings that do not talk": (
+        "What two independent trainings get done at the same time, in units of what one alone does: 2, if they did not "
+        "slow each other down."
+    ),
+    "speedup / what the cut": (
+        "The speedup of the first table over its bound: what the busier stage allows (by the cut), times half of what "
+        "two independent trainings reach (by the cores)."
+    ),
+    "torch.distributed.pipelining": (
+        "Time per minibatch of a schedule of torch.distributed.pipelining, with its best number of microbatches, over "
+        "that of stale weights here."
+    ),
+    "timed / measured": "Time per minibatch that the timed executor predicts over the time that real workers took.",
+    "simulated step": (
+        "CPU time of a step of the simulated executor over that of a plain PyTorch training step on the same model and "
+        "minibatch. `minibatch 64 in 8`: 64 samples in 8 microbatches."
+    ),
+    "calls of any function": (
+        "Calls of functions in a simulated step whose passes a GPU would replay as CUDA graphs; counted without a GPU."
+    ),
+    "operations of torch": "Operations of torch in the same step, beside the replayed passes.",
+    "schedule:": "Building a schedule. Cases: schedule x stages x minibatches; an action is a pass or an update.",
+    "delays:": "Building a schedule and deriving its delays. Cases as above.",
+    "timed:": "Building a schedule and timing it over links. Cases as above.",
+    "partition:": "The partitioner's search. Cases: servers x workers of a server x layers.",
+    "30,000 iterations": "Seconds for 30,000 training iterations at the pace of the blocks, minibatches included.",
+    "recorded step / eager": (
+        "Time of a simulated step whose passes are replayed as CUDA graphs over that of a plain PyTorch step, launched "
+        "kernel by kernel."
+    ),
+    "recorded step / recorded": "Time of the same step over that of the same recorded loop without a pipeline.",
+}
 
 
 RUN = [
@@ -37,18 +77,18 @@ RUN = [
 
 
 def text(files: dict[str, Any]) -> str:
-    """The page; `files`: what each device's file holds, by its name."""
+    """The page's text. `files`: the content of each device's file, by the file's name."""
     parts = [HEAD]
     for name, held in files.items():
         rows = rows_of(held)
         goals = [verdict for verdict in map(reached, rows) if verdict is not None]
         parts.append(f"## {name}: {held['runs'][0]['environment']['device']}\n")
         near = sum(within_noise(row) for row in rows)
-        about = f"; {near} of them lie where the median may lie, too" if near else ""
-        parts.append(f"Of {len(goals)} goals {sum(goals)} are reached{about}.\n")
+        about = f"; for {near} of the {len(goals)} the answer is uncertain" if near else ""
+        parts.append(f"{sum(goals)} of {len(goals)} goals are reached{about}.\n")
         for what in dict.fromkeys(row["what"] for row in rows):
             alike = [row for row in rows if row["what"] == what]
-            parts.append(f"**{what}**\n\n{_table(alike)}\n{_exponent(alike)}")
+            parts.append(f"**{what}**\n\n{_about(what)}{_table(alike)}\n{_exponent(alike)}")
         parts.append(f"**How this was measured**\n\n{table(held['runs'], RUN).markdown()}\n")
     parts.append(f"![Cost of schedules, timing and plans against the work]({PLOT})\n")
     return "\n".join(parts)
@@ -59,13 +99,19 @@ def rows_of(held: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for each in held["runs"] for row in each["rows"]]
 
 
+def _about(what: str) -> str:
+    """What a table compares, as a paragraph; nothing where nobody has said."""
+    return next((f"{fill(sentence, 120)}\n\n" for begins, sentence in ABOUT.items() if what.startswith(begins)), "")
+
+
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    cols = [Col("case", "case"), Col(rows[0]["unit"], lambda row: f"{row['median']:.4g}")]
+    unit = "ratio" if rows[0]["unit"] == "x" else rows[0]["unit"]
+    cols = [Col("case", "case"), Col(unit, lambda row: f"{row['median']:.4g}")]
     if any(row["blocks"] > 1 for row in rows):
-        cols.append(Col("least to greatest", lambda row: f"{row['low']:.3g} to {row['high']:.3g}"))
+        cols.append(Col("range", lambda row: f"{row['low']:.3g} to {row['high']:.3g}"))
     if any(row.get("interval") for row in rows):
-        cols.append(Col("95 % of medians", _interval))
-    cols.append(Col("wanted", _goal))
+        cols.append(Col("95 % interval", _interval))
+    cols.append(Col("goal", _goal))
     cols.append(Col("reached", _reached))
     return table(rows, cols).markdown()
 
@@ -77,7 +123,7 @@ def _interval(row: dict[str, Any]) -> str:
 
 def _reached(row: dict[str, Any]) -> str:
     word = {True: "yes", False: "**no**", None: "–"}[reached(row)]
-    return f"{word}, about" if within_noise(row) else word
+    return f"{word} (uncertain)" if within_noise(row) else word
 
 
 def _goal(row: dict[str, Any]) -> str:
@@ -86,7 +132,7 @@ def _goal(row: dict[str, Any]) -> str:
 
 
 def _cost(row: dict[str, Any]) -> float:
-    """CPU seconds of a row in all."""
+    """The total CPU seconds of a row."""
     return float(row["median"] * row["work"] * 1e-6 if row["unit"] == "us an action" else row["median"])
 
 
@@ -101,7 +147,7 @@ def _exponent(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def plot(files: dict[str, Any], target: Path) -> None:
-    """CPU seconds against work, with the exponents."""
+    """Plot CPU seconds against work, with the exponents in the legend."""
     fig, axes = style.figure(style.PAGE, 2.6)
     lines: dict[str, dict[str, list[dict[str, Any]]]] = {}  # by what was measured and by the file
     for name, held in files.items():
@@ -116,7 +162,7 @@ def plot(files: dict[str, Any], target: Path) -> None:
             work, cost = [row["work"] for row in rows], [_cost(row) for row in rows]
             (line,) = axes.loglog(work, cost, marker="osD^vP*X"[number % 8], color=colour, label=label)
             line.set(linestyle=LINES[names.index(name) % 3], markerfacecolor="white" if names.index(name) else colour)
-            label = "_the same"  # matplotlib leaves such a name out of the legend
+            label = "_the same"  # matplotlib leaves labels that begin with _ out of the legend
     legend = ", ".join(f"{name} {LINES[kind % 3]}" for kind, name in enumerate(names))
     axes.set_xlabel("actions, or workers times layers")
     axes.set_ylabel("CPU seconds")
@@ -126,7 +172,7 @@ def plot(files: dict[str, Any], target: Path) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Write the page named by the one argument, and its plot beside it."""
+    """Write the page that the only argument names, and its plot beside it."""
     if len(words) != 1:
         sys.exit("one argument: the page to be written, docs/benchmarks.md")
     files = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}

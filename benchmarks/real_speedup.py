@@ -1,8 +1,9 @@
-"""A real pipeline of two workers against one worker, one thread each: CIFAR ResNets, the cut by measured layer times.
+"""Compare a real pipeline of two workers with one worker, one thread each: CIFAR ResNets, cut by measured layer times.
 
-One launch alternates blocks of both; per-step times are steady state (fill and drain left out). Beside it stands the
-most that could be: the cut leaves one worker more than half of the work, and two processes that do not talk at all may
-slow each other down too (memory, caches), which is measured by training alone and beside another.
+One launch alternates blocks of both; times per step are those of the steady state, without fill and drain. The speedup
+is printed with the most that it could be. Two things limit it: one worker has more than half of the work, and even two
+processes that do not communicate slow each other down (memory, caches). The latter is measured by trainings that run
+alone and side by side.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from pipelag.runs.spec import RunSpec
 
 
 def training(depth: int, batch: int, seconds: float, begin: Any, results: Any) -> None:
-    """Put the seconds of a step into `results`: plain PyTorch, one thread, for so long once all have begun."""
+    """Train with plain PyTorch and one thread for `seconds`, once all processes are ready.
+
+    The seconds of a step are put into `results`.
+    """
     torch.set_num_threads(1)
     keep_freed_memory()
     model = models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last)
@@ -51,7 +55,7 @@ def training(depth: int, batch: int, seconds: float, begin: Any, results: Any) -
 
 
 def apart(depth: int, batch: int, seconds: float, rounds: int) -> list[float]:
-    """How much more two trainings that do not talk get done than one alone; 2 where they do not disturb each other."""
+    """Per round, the throughput of two trainings that do not communicate over that of one; 2 without interference."""
     context, ratios = processes.get_context("spawn"), []
     for _ in range(rounds):
         rates = []

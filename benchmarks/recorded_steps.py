@@ -1,9 +1,10 @@
-"""A whole training loop on a GPU, minibatches and all: simulated steps as CUDA graphs against plain PyTorch.
+"""Time a whole training loop on a GPU, minibatches included: simulated steps as CUDA graphs against plain PyTorch.
 
-ResNet-20 on CIFAR's sizes, minibatches of 128, shifted and mirrored, 8 stages. Of blocks that alternate in one run:
-every method's recorded step / the eager plain PyTorch step; / the step of the same recorded loop without a pipeline;
-and what the 30,000 iterations of StaleWeights' figure 7 would take. On a CPU nothing is recorded: the same loop,
-without goals. `--bf16`: passes of bfloat16 over float32 masters; the plain step by autocast.
+ResNet-20 on images of CIFAR's size, in minibatches of 128, shifted and mirrored; 8 stages. Blocks alternate in one run.
+Prints for every method the time of its recorded step over that of the eager plain PyTorch step, and over that of the
+recorded step without a pipeline; and how long the 30,000 iterations of StaleWeights' figure 7 would take. On a CPU
+nothing is recorded: the loop is the same, without goals. With `--bf16`, passes are in bfloat16 over float32 masters,
+and the plain step uses autocast.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def sgd(params: object) -> torch.optim.Optimizer:
 def loops(
     device: torch.device, batch: int, steps: int, width: float, bf16: bool = False
 ) -> dict[str, Callable[[int], object]]:
-    """By name, what takes a step with a minibatch of this number."""
+    """By name, a function that takes a step with the minibatch of the given number."""
     batches = Batches(
         data.load("shapes", train=10 * batch, test=10), batch, 0, augment=True, device=device, channels_last=True
     )
@@ -69,7 +70,7 @@ def loops(
         return step
 
     def by_number(step: Callable[..., object]) -> Callable[[int], object]:
-        """With minibatches made beside the step before, as a run has them."""
+        """The step by minibatch number; each minibatch is made during the step before, as in a run."""
         ahead = Ahead(batches, steps, device)
 
         def of(t: int) -> None:

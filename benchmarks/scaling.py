@@ -1,7 +1,7 @@
-"""What planning and timing cost as they grow: stages, minibatches, workers, layers. No training, no accelerator.
+"""Measure how the cost of planning and timing grows with stages, minibatches, workers and layers. Nothing is trained.
 
-Every case runs in a process of its own: its CPU seconds, and how much its memory grew at most. Under each series stands
-the exponent: twice the work costs 2^exponent as much (least squares over the series).
+Every case runs in a process of its own; its CPU seconds and the growth of its peak memory are printed. The exponent
+below each series means that twice the work costs 2^exponent as much (least squares over the series).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Cost = tuple[float, float, int]  # CPU seconds, bytes, work
 
 
 def schedule_case(name: str, stages: int, minibatches: int, what: str) -> Cost:
-    """Build a schedule, and derive its delays or time it over links; the work is its actions."""
+    """Build a schedule, and derive its delays or time it over links; the work is its number of actions."""
     began, held = time.process_time(), resident()
     plan = schedule(name, stages=stages, minibatches=minibatches)
     if what == "delays":
@@ -40,7 +40,7 @@ def schedule_case(name: str, stages: int, minibatches: int, what: str) -> Cost:
 
 
 def partition_case(servers: int, each: int, layers: int) -> Cost:
-    """Plan a chain of layers whose times and sizes vary; the work is the workers times the layers."""
+    """Plan a chain of layers whose times and sizes vary; the work is the number of workers times that of layers."""
     draw = np.random.default_rng(0)
     times, outputs = draw.uniform(1, 9, layers), draw.uniform(1e6, 9e7, layers)
     weights = draw.uniform(1e5, 4e8, layers)
@@ -57,12 +57,12 @@ def partition_case(servers: int, each: int, layers: int) -> Cost:
 
 
 def resident() -> float:
-    """The most bytes this process has held so far."""
+    """The peak memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
 def series(title: str, unit: str, case: Callable[..., Cost], sizes: Sequence[tuple[Any, ...]]) -> None:
-    """Print a line per case, then the exponent."""
+    """Run the cases, and print a line for each, then the exponent."""
     print(f"\n{title}\n{'case':>28} {unit + 's':>12} {'CPU s':>9} {'us each':>8} {'bytes each':>10}")
     seconds, works = [], []
     for size in sizes:

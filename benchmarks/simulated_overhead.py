@@ -1,10 +1,10 @@
-"""A simulated step against a plain PyTorch training step, method by method. Prints one ratio per row.
+"""Compare a simulated step with a plain PyTorch training step, method by method. Prints one ratio per row.
 
-ResNet-20 has 20 layers and can make no 100 stages: those are ResNet-110's. The Transformer is 4 (or, for 100 stages,
-50) small blocks of an attention layer and a feed-forward layer each. `resnet50`: PipeMare's, 107 stages.
+ResNet-20 has 20 layers, so 100 stages are those of ResNet-110. The Transformer has 4 small blocks (50 for 100 stages),
+each of an attention layer and a feed-forward layer. `resnet50` is PipeMare's, with 107 stages.
 
-Small minibatches fill the pipeline before a step counts: while it fills, stages hold fewer versions than later. Then
-pairs of steps follow one another until their ratios' median is known to `--precise` either way, or for `--seconds`.
+Small minibatches first fill the pipeline, because stages hold fewer weight versions while it fills. Then pairs of steps
+are timed until the median of their ratios is known to `--precise` either way, or for `--seconds`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipelag.stage.phase import Phase
 
 METHODS = ("stale_weights", "pipedream", "pipedream_vertical_sync", "spectrain", "pipeoptim", "xpipe", "pipemare")
 PREDICTING = ("spectrain", "pipeoptim", "xpipe")
-WARM = 3  # pairs that do not count
+WARM = 3  # pairs of the warm-up, which do not count
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda params: torch.optim.SGD(params, lr=1e-4, momentum=0.9, weight_decay=1e-4),
     "adamw": lambda params: torch.optim.AdamW(params, lr=1e-4),
@@ -85,13 +85,13 @@ def case(name: str, stages: int, batch: int) -> tuple[Callable[[], nn.Sequential
 
 
 def until_full(method: methods.Method, stages: int, microbatches: int) -> int:
-    """Minibatches before the first one of which every pass reads updated weights."""
+    """The number of minibatches before the first one whose passes all read updated weights."""
     delays = method.delays(stages, microbatches)
     return 1 + max(*delays.forward, *delays.backward)
 
 
 def precise(ratios: Sequence[float], wanted: float) -> bool:
-    """Whether the interval of the ratios' median is no wider than `wanted` either way."""
+    """Whether the interval of the ratios' median is at most `wanted` wide either way."""
     between = interval(ratios)
     return between is not None and between[1] - between[0] <= 2 * wanted
 
@@ -132,7 +132,7 @@ def main() -> None:
     title = f"{args.model}, {len(cuts) + 1} stages, {args.optimizer}, minibatch {args.batch} in {args.microbatches}"
     print(title)
     what = "simulated step / plain PyTorch step, by CPU time" + (", microbatches grouped" if args.grouped else "")
-    for name in args.methods:  # one after the other: the versions of seven methods would fill the memory
+    for name in args.methods:  # one at a time: the weight versions of seven methods would fill the memory
         method, parts = methods.get(name), args.microbatches
         fill, small = until_full(method, len(cuts) + 1, parts), 2 * parts
         most = max(args.most, args.rounds)

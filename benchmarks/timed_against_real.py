@@ -1,10 +1,10 @@
-"""The timed executor's throughput against the measured one: two workers on this machine, schedule by schedule.
+"""Compare the timed executor's throughput with the measured one: two workers on this machine, schedule by schedule.
 
-Both come from one launch. Both workers profile the model at the same time, so that each stage is measured beside a busy
-worker, as in a pipeline; then all schedules are trained, block by block. The link is measured too, by a message that
-goes back and forth: where a schedule waits for its neighbour, as GPipe's does at every flush, its time shows. Prints
-predicted / measured time per minibatch, the median of the blocks' ratios: of the passes alone, and with what method and
-optimizer move of the weights (`pipelag.timing.rehearsal`), at the pace of a large copy.
+Both come from one launch. The two workers profile the model at the same time, so that each stage is measured beside a
+busy worker, as in a pipeline. Then all schedules are trained, block by block. The link is measured by a message that
+goes back and forth, because its time shows where a worker waits for its neighbour, as with GPipe at every flush. Prints
+predicted over measured time per minibatch, as the median of the blocks' ratios: for the passes alone, and with the
+weights that the method and the optimizer move (`pipelag.timing.rehearsal`), at the speed of a large copy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def sgd(parameters: object) -> torch.optim.Optimizer:
 
 
 def copied_per_second(size: int = 2**26, repeats: int = 5) -> float:
-    """Bytes read and written in a second by copies of `size` bytes."""
+    """The bytes that copies of `size` bytes read and write per second."""
     source, target, seconds = torch.ones(size // 4), torch.ones(size // 4), []
     for _ in range(repeats):
         begun = time.perf_counter()
@@ -50,7 +50,7 @@ def copied_per_second(size: int = 2**26, repeats: int = 5) -> float:
 
 
 def link(size: float, repeats: int = 9) -> Topology:
-    """Latency and bandwidth between the two workers, by messages of a number and of `size` bytes there and back."""
+    """Latency and bandwidth between the two workers, by sending one number, then `size` bytes, back and forth."""
     there, seconds = dist.get_rank() == 0, []
     for numbers in (1, max(int(size) // 4, 2)):
         message, taken = torch.ones(numbers), []
@@ -64,7 +64,7 @@ def link(size: float, repeats: int = 9) -> Topology:
 
 
 def charged(costs: list[StageCost], method: methods.Method, parts: int, speed: float) -> list[StageCost]:
-    """The costs with what moving weights takes."""
+    """The costs with the time that moving weights takes. speed: bytes per second."""
     stages = []
     for number, cost in enumerate(costs, start=1):
         kinds = rehearse(method, sgd, number, len(costs), parts).moved
@@ -77,7 +77,7 @@ def charged(costs: list[StageCost], method: methods.Method, parts: int, speed: f
 def compare(
     job: Job, depth: int, cut: int, batch: int, steps: int, blocks: int
 ) -> dict[str, list[tuple[float, float, float]]]:
-    """name -> (predicted, predicted with moving weights, measured) milliseconds per minibatch of every block."""
+    """By name, for every block, (predicted, predicted with moving weights, measured) milliseconds per minibatch."""
     images = torch.randn(batch, 3, 32, 32).to(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (batch,))
     model = models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last)
@@ -101,7 +101,7 @@ def compare(
                 job, model, [Phase(method, steps, (cut,), {}, parts)], sgd, F.cross_entropy, rate=lambda s: 1.0, seed=0
             )
             updated = training.run(lambda step: images, lambda step: labels)[0][0].updated
-            if block:  # the first warms up
+            if block:  # the first block is a warm-up
                 low, high = len(updated) // 4, len(updated) - 1 - len(updated) // 4
                 measured = 1e3 * (updated[high] - updated[low]) / (high - low)
                 found[name].append((per_minibatch[0], per_minibatch[1], measured))

@@ -1,8 +1,8 @@
-"""How long the workflow takes, and on what: training, starting, drawing, Snakemake itself.
+"""Measure how long the workflow takes, and on what it spends the time: training, starting, drawing, Snakemake itself.
 
-In a fresh clone of this checkout's commit, with this interpreter: one quick table, the same again ("nothing to be
-done"), the published page, and with --everything the whole quick scale. Seconds by the clock; shares are of the
-machine's core seconds. Run it with nothing else on the machine.
+It works in a fresh clone of this checkout's commit, with this interpreter: one quick table, the same table again
+("nothing to be done"), the published page, and with --everything the whole quick scale. Seconds are by the clock;
+shares are of the machine's core seconds. Nothing else should run on the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RUN, DRAWN = ("run",), ("table", "figure", "page")
 
 
 def jobs(clone: Path, since: float) -> list[tuple[str, Path, float]]:
-    """(rule, an output, seconds) of the jobs that Snakemake has noted since then."""
+    """(rule, an output, seconds) of the jobs that Snakemake has recorded since the time `since`."""
     by_command: dict[str, tuple[str, Path, float]] = {}  # by command: a job has a record for each of its outputs
     for record in (clone / ".snakemake/metadata").rglob("*"):
         if record.is_file() and record.stat().st_mtime >= since:
@@ -36,7 +36,7 @@ def jobs(clone: Path, since: float) -> list[tuple[str, Path, float]]:
 
 
 def trained(clone: Path, outputs: list[Path]) -> float:
-    """Seconds that these runs say they have trained, timed or profiled."""
+    """The seconds that the runs with these outputs have trained, timed or profiled, by their summaries."""
     total = 0.0
     for output in outputs:
         summary = json.loads((clone / output.parent / "summary.json").read_text())
@@ -45,7 +45,7 @@ def trained(clone: Path, outputs: list[Path]) -> float:
 
 
 def timed(clone: Path, name: str, *words: str) -> float:
-    """Call Snakemake, and print what the call took and where it went; returns the seconds by the clock."""
+    """Call Snakemake, and print how long it took and on what; returns the seconds by the clock."""
     since, cores = time.time(), len(os.sched_getaffinity(0))
     begin = time.perf_counter()
     command = [sys.executable, "-m", "snakemake", "--cores", "all", *words]
@@ -69,7 +69,7 @@ def timed(clone: Path, name: str, *words: str) -> float:
 
 
 def environment(clone: Path) -> dict[str, str]:
-    """The clone's own sources, whatever is installed."""
+    """The environment in which the clone's own sources are used, whatever is installed."""
     return os.environ | {"PYTHONPATH": str(clone / "src")}
 
 

@@ -78,7 +78,7 @@ def test_a_registered_method_is_known_everywhere() -> None:
         pipelag.register(method)
         assert pipelag.methods()["mine"] == "a method of a user's"
         assert pipelag.train(linear(), pairs(4), method="mine", cuts=(1,)).delays.forward == (2, 0)
-        with pytest.raises(pipelag.PipelagError, match="a method named 'mine' is registered already"):
+        with pytest.raises(pipelag.PipelagError, match="a method named 'mine' is already registered"):
             pipelag.register(Method("mine", "another", "nowhere", cycle))
     finally:
         METHODS.pop("mine")

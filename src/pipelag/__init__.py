@@ -1,9 +1,9 @@
-"""pipelag: asynchronous pipeline-parallel training, its staleness and its remedies, reproduced.
+"""pipelag: asynchronous pipeline-parallel training, its staleness, and the remedies for it, reproduced.
 
     import pipelag
     run = pipelag.train(model, batches, method="stale_weights", cuts=(2, 5), steps=200)
 
-Names are loaded on first use: `import pipelag` itself is cheap, and loads torch only where a name needs it.
+Names are loaded on first use. `import pipelag` itself is cheap; torch is loaded with the first name that needs it.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """For completion: names that are loaded on first use are none of the module's yet."""
+    """All names, for completion: those that are loaded on first use are not in `globals()` yet."""
     return sorted({*globals(), *_HOMES, *_ROOMS, "__version__"})
 
 
 def _version() -> str:
-    """That of the installed package; "0+unknown" where the source runs without being installed."""
+    """The version of the installed package; "0+unknown" if the source runs without being installed."""
     metadata = import_module("importlib.metadata")
     try:
         return str(metadata.version("pipelag"))
@@ -85,11 +85,14 @@ def _version() -> str:
 
 
 def schedule(name: str | Method, *, stages: int, minibatches: int, **options: Any) -> Schedule:
-    """The schedule of that name ("1f1b", "gpipe", ...), or of a method, over so many stages and minibatches.
+    """A schedule by its name ("1f1b", "gpipe", ...), or the schedule of a method, as a `pipelag.Schedule`.
 
     Args:
-        options: `microbatches`; of a schedule by name whatever else it takes (`replicas` of "1f1b_rr"), of a method's
-            nothing else.
+        name: a schedule (`pipelag schedules` lists them), or a method by name or as a `Method`.
+        stages: the number of stages.
+        minibatches: the number of minibatches.
+        options: `microbatches`, the parts of each minibatch (1). A schedule given by name may have more options,
+            such as `replicas` of "1f1b_rr"; a method has no others.
 
     Raises:
         PipelagError: an unknown name or option, or numbers of stages, minibatches or microbatches that do not fit.
@@ -117,16 +120,20 @@ def time(
     cuts: tuple[int, ...] = (),
     method: str | Method | None = None,
 ) -> Timing:
-    """How long a schedule takes, how busy its workers are and what memory they need, by the timed executor.
+    """Predict the time of a schedule: how long it takes, how busy its workers are and how much memory they need.
 
     Args:
-        costs: of each stage (`profile.cut(cuts)`, `uniform(4)`), or a profile with `cuts`.
-        topology: the links between workers; none: messages take no time.
-        method: the method whose weight copies are to be counted in the memory; none: one copy per stage.
+        costs: the cost of each stage, such as `profile.cut(cuts)` or `uniform(4)`; or a profile, to be cut at `cuts`.
+        topology: the links between workers; None: messages take no time.
+        cuts: with a profile only: the last layer of each stage but the last.
+        method: the method whose copies of the weights count in the memory; None: one copy per stage.
+
+    Returns:
+        A `Timing`: seconds (`makespan`, `steady_period`), shares (`utilisation`, `bubble`), bytes (`peak_memory`).
 
     Raises:
-        PipelagError: arguments of another kind, costs of another number of stages than the schedule's, cuts that do not
-            fit the profile or stand beside costs that are cut, an unknown method, a schedule that deadlocks.
+        PipelagError: an argument of the wrong type, costs for another number of stages than the schedule's, cuts that
+            do not fit the profile or are given without one, an unknown method, or a schedule that deadlocks.
     """
     from pipelag.errors import expect
     from pipelag.schedules import SUCH_AS, Schedule
@@ -140,6 +147,8 @@ def time(
     if isinstance(costs, Profile):
         costs = costs.cut(cuts, schedule.microbatches)
     elif cuts:
-        raise PipelagError("cuts are given beside costs of stages, which are cut; leave cuts out, or give a profile")
+        raise PipelagError(
+            "cuts are given, but the list of stage costs is already cut; leave cuts out, or give a profile"
+        )
     copies = weight_versions(method, schedule.stages, schedule.microbatches) if method is not None else None
     return time_schedule(schedule, costs, topology, copies)

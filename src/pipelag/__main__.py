@@ -1,4 +1,4 @@
-"""`python -m pipelag COMMAND`: a thin dispatcher; each command lives beside what it does."""
+"""`python -m pipelag COMMAND`: a thin dispatcher; each command is a module of `pipelag.commands`."""
 
 from __future__ import annotations
 
@@ -17,46 +17,59 @@ from pipelag.errors import PipelagError, shortened
 from pipelag.job import open_streams
 from pipelag.plugins import load_plugins
 
-# what one does: command: (module with `configure(parser)` and `main(args) -> int`, one line of help)
+# title of a group: {command: (module with `configure(parser)` and `main(args) -> int`, one line of help)}
 GROUPS = {
-    "See what is there": {
-        "list": ("pipelag.commands.list", "the runs that a paper, a result or a scale asks for, done or not"),
-        "methods": ("pipelag.commands.methods", "the training methods; `methods NAME`: source, settings, delays"),
-        "models": ("pipelag.commands.models", "the models; `models NAME`: its options"),
-        "schedules": ("pipelag.commands.schedules", "the pipeline schedules; `schedules NAME`: its options"),
-        "timeline": ("pipelag.commands.timeline", "draw a schedule, or what a run did, as a figure or Perfetto trace"),
+    "Look up": {
+        "list": ("pipelag.commands.list", "list the runs of a paper, a result or a scale, and which of them are done"),
+        "methods": (
+            "pipelag.commands.methods",
+            "list the training methods; `methods NAME` shows its source, settings and delays",
+        ),
+        "models": ("pipelag.commands.models", "list the models; `models NAME` shows its options"),
+        "schedules": ("pipelag.commands.schedules", "list the pipeline schedules; `schedules NAME` shows its options"),
+        "timeline": (
+            "pipelag.commands.timeline",
+            "draw a schedule, or the trace of a run, as a figure or for Perfetto",
+        ),
     },
     "Plan for a cluster": {
-        "profile": ("pipelag.commands.profile", "measure a model's layers here, or by a data sheet, into a file"),
+        "profile": (
+            "pipelag.commands.profile",
+            "measure a model's layers, or estimate them from a data sheet, and save a profile",
+        ),
         "partition": (
             "pipelag.commands.partition",
-            "plan stages and replicas for a profile on a cluster, as PipeDream does",
+            "plan stages and replicas for a profile on a cluster, with PipeDream's partitioner",
         ),
         "advise": (
             "pipelag.commands.advise",
-            "every method for a model on a cluster: throughput, memory, staleness, loss of accuracy; which to use",
+            "compare all methods for a model on a cluster (throughput, memory, staleness, accuracy), and advise one",
         ),
     },
     "Run": {
-        "fetch": ("pipelag.commands.fetch", "fetch a data set from the mirrors or the network, and verify it"),
-        "run": ("pipelag.commands.run", "carry out one run: train, time, profile or count, and leave its log"),
+        "fetch": ("pipelag.commands.fetch", "find a data set in a mirror or download it, and verify it"),
+        "run": (
+            "pipelag.commands.run",
+            "carry out a run (training, timing, profiling, counting, ...) and write its log",
+        ),
     },
     "Show results (the workflow calls these)": {
-        "result": ("pipelag.commands.result", "draw one table or figure from the logs, and judge its claims"),
-        "report": ("pipelag.commands.report", "gather all results of a scale in a site, or in typeset reports"),
-        "digest": ("pipelag.commands.digest", "write what a scale's logs say into a document, such as a page of docs"),
+        "result": ("pipelag.commands.result", "draw one table or figure from its logs, and judge its claims"),
+        "report": ("pipelag.commands.report", "make the site of a scale's results, or the typeset reports"),
+        "digest": ("pipelag.commands.digest", "write numbers and verdicts from the logs into a Markdown document"),
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
-ABOUT = """Asynchronous pipeline-parallel training: what stale weights cost, and how that is mended.
-`snakemake --cores all`, in the project's folder, makes all results of the papers; docs/guide.md begins with Python."""
+ABOUT = """Asynchronous pipeline-parallel training: what stale weights cost, and what remedies win back.
+`snakemake --cores all` in the project's folder makes all results of the papers. To train a model of your own in Python,
+start with docs/guide.md."""
 
 
 class Version(argparse.Action):
-    """Prints the version, looked up only when it is asked for."""
+    """Prints the version, which is looked up only when the user asks for it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        """Print and leave."""
+        """Print the version and exit."""
         import pipelag
 
         print(f"pipelag {pipelag.__version__}")
@@ -64,19 +77,19 @@ class Version(argparse.Action):
 
 
 def overview() -> str:
-    """The commands in the order in which one needs them, a line each."""
+    """One line per command, in the order in which users need them."""
     width = max(map(len, COMMANDS))
     lines = []
     for title, group in GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:{width}}  {text}" for name, (_, text) in group.items())]
-    return "\n".join([*lines, "", "`pipelag COMMAND --help` says more of each."])
+    return "\n".join([*lines, "", "`pipelag COMMAND --help` shows the options of a command."])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, load the one module the command needs, run it.
+    """Parse the command line, load the command's module and run it; returns the exit status.
 
-    Bad input and a full disk end with one sentence and exit status 2; what nobody foresaw with one sentence, the place
-    of a file that holds the traceback, and exit status 1.
+    Bad input and a full disk end with one sentence and exit status 2. An unexpected error ends with one sentence, which
+    names the file that holds the traceback, and exit status 1.
     """
     open_streams()
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -88,9 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pipelag {named}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"pipelag {named}: stopped by the keyboard; what was done is kept", file=sys.stderr)
+        print(f"pipelag {named}: interrupted; finished work is kept", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read our output, such as `head`, has had enough
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -105,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def carried_out(argv: Sequence[str], named: str) -> int:
-    """What the command says it has come to. named: the command, where the first word is one."""
+    """The exit status of the command. named: the command, or empty if the first word is none."""
     parser = argparse.ArgumentParser(
         prog="pipelag",
         usage="pipelag [--version] COMMAND ...",
@@ -118,7 +131,7 @@ def carried_out(argv: Sequence[str], named: str) -> int:
     )
     for name, (module, text) in COMMANDS.items():
         sub = commands.add_parser(name, description=text[:1].upper() + text[1:] + ".")
-        sub.add_argument("--debug", action="store_true", help="print the traceback of what fails unexpectedly")
+        sub.add_argument("--debug", action="store_true", help="print the traceback of an unexpected error")
         if name == named:  # only the chosen command's module is imported: `--help` stays quick
             importlib.import_module(module).configure(sub)
     args = parser.parse_args(argv)
@@ -127,7 +140,7 @@ def carried_out(argv: Sequence[str], named: str) -> int:
 
 
 def unforeseen(error: Exception, debug: bool) -> str:
-    """What is said of an error that nobody foresaw; its traceback goes into a file, or with `debug` before it."""
+    """The sentence for an unexpected error; its traceback goes to a file or, with `debug`, to standard error."""
     words = " ".join(str(error).split())
     notes = [" ".join(str(note).split()) for note in getattr(error, "__notes__", ())]
     what = ": ".join(filter(None, (type(error).__name__, shortened(words, 300)))) + "".join(
@@ -151,7 +164,7 @@ def unforeseen(error: Exception, debug: bool) -> str:
 
 
 def own_place(error: BaseException) -> str:
-    """The innermost line of the user's own code that an error passed, as "mine.py:146"; empty: of none."""
+    """The innermost line of the user's own code in an error's traceback, as "mine.py:146"; empty if there is none."""
     ours = Path(__file__).parent
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if os.path.isfile(frame.filename)]
     libraries = (*map(Path, {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}), ours)

@@ -1,6 +1,6 @@
-"""The machine's memory: how much there is, and that a process keeps what it frees.
+"""The machine's memory: how much there is, and a way for a process to keep the memory that it frees.
 
-The C library would give it back to the system after every step.
+Otherwise the C library returns it to the system after every step.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def machine_memory() -> int:
-    """Bytes of this machine, as far as it tells."""
+    """The bytes of memory in this machine; 2^63 if the system does not tell."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**63
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc not to return large blocks to the system; does nothing elsewhere.
+    """Ask glibc not to return large blocks to the system; does nothing with another C library.
 
-    A training step on a CPU allocates and frees hundreds of megabytes; given back each time, they cost a page fault
-    per 4 KiB in the next step (a tenth of ResNet-20's time), charged to whichever layer allocates first.
+    A training step on a CPU allocates and frees hundreds of megabytes. If they are returned each time, the next step
+    has a page fault per 4 KiB (a tenth of ResNet-20's time), in whichever layer allocates first.
     """
     if not sys.platform.startswith("linux"):
         return

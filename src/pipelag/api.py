@@ -1,4 +1,4 @@
-"""The library's face: `train` for a researcher with a model of their own (the config-driven runs are in `runs/`)."""
+"""The library's main function, `train`, for a researcher with their own model. Runs from configs are in `runs/`."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ EXECUTORS = ("simulated", "real")
 class TrainedRun:
     """What `train` returns.
 
-    model: the trained model, live version of every stage: the very `nn.Sequential` given, with real workers too; of a
-        list, a Sequential of its layers.
-    metrics: one row per step done: `{"step", "loss"}`; steps count from 0.
-    delays: the staleness per stage of the (last) phase, in updates.
-    diverged_at: the first step whose loss was no number; None where there is none.
-    evaluations: one row per evaluation: `{"step" (steps done), "epoch" (where the data have a length), "loss" (of
-        training, mean since the row before), "validation_loss", ...}` and each metric by its name.
+    model: the trained model, with the live version of every stage's weights. It is the `nn.Sequential` that was given,
+        also after training on real workers; for a list of layers, it is an `nn.Sequential` of them.
+    metrics: one row per step: `{"step", "loss"}`. Steps count from 0.
+    delays: the staleness of each stage in the last phase, in updates.
+    diverged_at: the first step whose loss was not a finite number; None if there is none.
+    evaluations: one row per evaluation: `{"step", "epoch", "loss", "validation_loss", ...}` and the metrics by name.
+        "step" is the number of steps done, "epoch" is present where the data have a length, and "loss" is the mean
+        training loss since the row before.
     """
 
     model: nn.Sequential
@@ -96,84 +97,91 @@ def train(
 ) -> TrainedRun:
     """Train a model as a pipeline would.
 
-    What is measured, told and shown meanwhile changes nothing in the training, to the bit. The model is trained in its
-    mode for that (`train()`), in whichever it was given; gradients that it has are dropped.
+    The model is put into training mode (`train()`) and stays in it; gradients that it already has are
+    dropped. Evaluation, callbacks, logs and the progress bar do not change the training by a single bit.
 
     Args:
-        model: an `nn.Sequential` or a list of layers; a layer may pass a tuple of tensors to the next.
-        batches: minibatches as (inputs, targets): indexable by minibatch number, or any iterable, such as a
-            `DataLoader`. The first dimension of every tensor is the batch. Inputs, which the first layer takes as one
-            argument, and targets are a tensor, or a tuple or a dict of such.
-        loss: (output, targets) -> scalar, the mean over the minibatch.
-        optimizer: a class, or a function called with parameter groups, one per stage; or an instance over the model's
-            parameters, of which the kind and its groups' settings count; or a registered name ("adamw") or a mapping as
-            in the config files, {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}. Else SGD, rate 0.1, momentum 0.9.
-        lr: the base rate of a class, of a name or of the optimizer that is used where none is given. Without it a class
-            keeps its own, and a name is refused. A name's other settings are those of the config files: nothing decays.
-        method: a registered name or a `Method`; else stale_weights.
-        cuts: stage boundaries, "after layer p" counted from 1: (2, 5) makes three stages.
-        executor: "simulated", or "real" with one process per worker of the schedule on this machine: mostly one per
-            stage (`workers`).
-        microbatches: equal parts of each minibatch; their mean gradient makes one update.
-        recompute: keep each stage's input alone and run its forward again before its backward, to save memory; a
-            number from 2 on: that of so many stages together (PipeMare Recompute).
-        replicas: workers of each stage (PipeDream's 1F1B-RR, section 3.2): r replicas of a stage take its minibatches
-            in turn and make one update of every r. Empty: one each.
-        steps: minibatches to train on; by default, those of one epoch.
-        epochs: instead of steps, for batches with a length: how often to go through them, each time as they are
-            iterated anew (a `DataLoader` shuffles). Beside phases: how often their steps may.
-        phases: instead of method, cuts, steps, microbatches, recompute, replicas and stage_lr, which are refused beside
-            it: a list of `Phase`, e.g. hybrid training.
-        rate: the factor on all learning rates at a step.
-        stage_lr: base learning rates of single stages.
-        seed: of dropout: draws are made per (seed, minibatch, stage), the same in every executor; and of what numbered
-            batches draw as they are looked up, and `unpack` from them, from torch's, NumPy's and Python's generators:
-            per (seed, minibatch).
-        device: "cpu", "cuda", or "auto", which is a GPU where there is one (for each worker); the real executor uses
-            one GPU per stage, or for "cuda:0" that one for all.
-        precision: "bf16": passes, of validation too, read the weights rounded to bfloat16, over masters in float32, on
-            which the optimizer steps, and which the model has in the end (docs/workflow.md).
-        graphs: on a GPU, replay passes as CUDA graphs, which spares small models most of Python's time and changes no
-            bit; steps that cannot be are computed as ever (docs/workflow.md). Not for a model or loss that goes by
-            something of Python's that changes from step to step and lies outside of both.
-        grouped: microbatches of a minibatch that read the same weights share passes, which spares launches and changes
-            rounding; a model that mixes samples otherwise than by batch norm is found, and computed as ever.
+        model: an `nn.Sequential` or a list of layers. A layer may pass a tuple of tensors to the next.
+        batches: minibatches as pairs (inputs, targets): a sequence that is indexed by the number of the minibatch, or
+            any iterable, such as a `DataLoader`. Inputs and targets are each a tensor, or a tuple or a dict of tensors,
+            and the first layer takes the inputs as one argument. The first dimension of every tensor is the batch.
+        loss: a function (output, targets) -> scalar, the mean over the minibatch.
+        optimizer: one of the following; by default SGD with learning rate 0.1 and momentum 0.9.
+            An optimizer class, or a function that is called with parameter groups, one per stage.
+            An optimizer over the model's parameters, of which the class and the settings of its groups are used.
+            A registered name ("adamw"), or a mapping as in the config files, {"name": "adamw", "lr": 1e-3,
+            "weight_decay": 0.01}. Settings that are left out have the defaults of the config files, so there is no
+            weight decay.
+        lr: the base learning rate, for an optimizer class, a registered name or the default optimizer. If it is left
+            out, a class keeps its own default, and a registered name is refused.
+        method: the name of a registered method, or a `Method`; "stale_weights" by default.
+        cuts: the boundaries between stages: each number is the last layer of a stage, counted from 1. (2, 5) makes
+            three stages.
+        executor: "simulated", or "real", which starts one process per worker on this machine (see `workers`).
+        microbatches: equal parts of each minibatch; the mean of their gradients makes one update.
+        recompute: True: keep only the input of each stage, and run its forward again before its backward, to save
+            memory. A number from 2 on: keep only the input of every so many stages (PipeMare Recompute).
+        replicas: the number of workers of each stage (PipeDream's 1F1B-RR, section 3.2): the r replicas of a stage take
+            minibatches in turn and make one update every r minibatches. Empty: one worker per stage.
+        steps: the number of minibatches to train on; one epoch by default.
+        epochs: how many times to go through the batches, which need a length; give it instead of `steps`. The batches
+            are iterated anew for each epoch, so a `DataLoader` shuffles again. With `phases`: how many times their
+            steps may go through the batches.
+        phases: a list of `Phase`, for hybrid training. It replaces method, cuts, steps, microbatches, recompute,
+            replicas and stage_lr, which cannot be given with it.
+        rate: a function of the step (from 0), whose value multiplies all learning rates.
+        stage_lr: base learning rates of single stages, by the number of the stage from 1.
+        seed: of the random numbers. Dropout draws by (seed, minibatch, stage), the same in every executor. Numbered
+            batches and their `unpack` draw from torch's, NumPy's and Python's generators by (seed, minibatch).
+        device: "cpu", "cuda", or "auto" for a GPU where there is one (one for each worker). The real executor uses one
+            GPU per stage with "cuda", and a single GPU for all stages with "cuda:0".
+        precision: "fp32" or "bf16". With "bf16", passes (of validation too) use the weights rounded to bfloat16, while
+            the optimizer updates float32 weights, which the trained model holds (docs/workflow.md).
+        graphs: on a GPU, replay passes as CUDA graphs. This saves most of Python's time for small models and changes
+            no bit of the result; steps that cannot be recorded run as usual (docs/workflow.md). Do not use it if the
+            model or the loss depends on Python values outside of both that change from step to step.
+        grouped: let the microbatches of a minibatch that read the same weights share passes. This saves kernel launches
+            and changes rounding. Models that mix samples in other ways than batch norm are detected and run as usual.
         threads: CPU threads of each real worker.
-        workers: real processes; by default as many as the schedule has workers: one per stage, the sum of `replicas`,
-            fewer where a worker holds several stages (1f1b_interleaved). Of data-parallel methods the number of
-            replicas, to be given.
-        uneven: minibatches differ in shape (sentences): real workers then tell each other the shapes of every message.
-        checkpoints: a folder in which each real stage writes its own; where it holds a complete set, training goes on
-            from the newest: bit for bit with the same pipeline, with another one (other cuts, more minibatches in
-            flight) from its weights (PipeDream section 4). What was before it is told again. The simulated executor
-            keeps two files there, the newest checkpoint and the one before it, and goes on with the same training alone
-            (it may be longer), bit for bit. Other rates, another loss and other data are told in a warning.
-        checkpoint_every: minibatches between two checkpoints; there is one at evaluations and at the end of each phase
-            anyway (where simulated, of the last).
-        patience: seconds that a real worker may be silent before the run ends; None: PIPELAG_PATIENCE, or 30.
-        unpack: makes (inputs, targets) of what `batches` and `validation` hold, e.g. of a dict.
-        validation: minibatches with an end, as `batches`; all of them are gone through at every evaluation, the model
-            being in its mode for that (`eval()`).
-        metrics: (output, targets) -> a number for each target, or their mean: functions by name, or a list of
-            functions, of "accuracy" (%) and of registered names (`pipelag.runs.objectives`).
-        evaluate_every: steps between two evaluations, the last of which is at the end. 0: that one alone, and only
-            where validation, folder, on_evaluation or tensorboard asks for it.
-        folder: where `metrics.jsonl` gets a line per evaluation, as in `TrainedRun.evaluations`.
-        on_step: called with each step's number, from 0, and its loss.
-        on_evaluation: called with the steps done and what was found.
-        on_checkpoint: called with the steps done and the folder of a complete set of checkpoints, or the newest file.
-        progress: a bar on stderr; by default where that is a terminal.
-        tensorboard: a folder for TensorBoard's event files; needs its package.
+        workers: the number of real processes. By default, the number of workers of the schedule: one per stage, or the
+            sum of `replicas`; fewer where a worker holds several stages (1f1b_interleaved). Data-parallel methods need
+            it: it is their number of replicas.
+        uneven: minibatches differ in shape (sentences, say), so real workers send the shapes with every message.
+        checkpoints: a folder for checkpoints, from which a later call continues, losses and evaluations included.
+            Real workers: each stage writes its own files, and training continues from the newest complete set. It is
+            bit-identical with the same pipeline; another pipeline (other cuts, more minibatches in flight) continues
+            from the weights (PipeDream section 4).
+            Simulated executor: the folder holds the newest checkpoint and the one before it, and only the same
+            training (which may be longer) continues, bit-identically.
+            A warning says if the rates, the loss or the data differ.
+        checkpoint_every: minibatches between two checkpoints. Checkpoints are also written at evaluations and at the
+            end of each phase (simulated: of the last phase).
+        patience: seconds that a real worker may be silent before the run ends; by default the environment variable
+            PIPELAG_PATIENCE, or 30.
+        unpack: a function that turns an item of `batches` or `validation`, such as a dict, into (inputs, targets).
+        validation: minibatches, as for `batches`, with an end. Each evaluation goes through all of them with the model
+            in evaluation mode (`eval()`).
+        metrics: functions (output, targets) -> one number per target, or their mean. Give a mapping from names to
+            functions, or a list of functions, "accuracy" (%) and registered names (`pipelag.runs.objectives`).
+        evaluate_every: steps between two evaluations; there is always one at the end. 0: only the one at the end, and
+            only if validation, folder, on_evaluation or tensorboard needs it.
+        folder: a folder for `metrics.jsonl`, which gets one line per evaluation, as in `TrainedRun.evaluations`.
+        on_step: called with the number of each step, from 0, and its loss.
+        on_evaluation: called with the number of steps done and the evaluation's values.
+        on_checkpoint: called with the number of steps done and the folder of a complete set of checkpoints (real
+            workers) or the newest file (simulated).
+        progress: whether to show a progress bar on stderr; by default if stderr is a terminal.
+        tensorboard: a folder for TensorBoard's event files; needs the package tensorboard.
 
-    With real workers all this is told whenever a checkpoint is complete, in order: at evaluations, at the end of phases
-    and every `checkpoint_every`; the model is measured by the calling process, while the workers go on.
+    With real workers, callbacks and logs follow when a checkpoint is complete, in order: at evaluations, at the end of
+    phases and every `checkpoint_every` minibatches. The calling process evaluates the model while the workers continue.
 
-    A callback that raises `pipelag.Stop` ends the training (early stopping, a budget). What is returned is as after
-    that step; with real workers, after the step of the checkpoint that was told of.
+    A callback may raise `pipelag.Stop` to end the training (early stopping, a budget). `train` then returns the state
+    after that step; with real workers, the state after the step of the checkpoint that the callback was told about.
 
     Raises:
-        PipelagError: anything given that does not fit (`pipelag.asked`), too few minibatches, a failed worker. What
-            your own code raises goes on as it is, with a note: step, stage, layer, shapes.
+        PipelagError: an argument that does not fit (`pipelag.asked`), too few minibatches, or a worker that failed.
+            Exceptions of your own code are raised unchanged, with a note that names step, stage, layer and shapes.
 
     >>> from torch import nn
     >>> data = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1])) for _ in range(8)]
@@ -181,13 +189,13 @@ def train(
     >>> run.delays.forward
     (2, 0)
     """
-    # What can be checked by itself.
+    # Arguments that can be checked one by one.
     if executor not in EXECUTORS:
         raise unknown("executor", str(executor), EXECUTORS)
     asked.check_numbers(seed, threads, workers, checkpoint_every)
     asked.check_folder("checkpoints", checkpoints, empty=False)
     if checkpoint_every and checkpoints is None:
-        raise PipelagError("checkpoint_every is given, and no checkpoints are written; give checkpoints=...")
+        raise PipelagError("checkpoint_every is given, but no checkpoints are written; give checkpoints=... too")
     expect("uneven", uneven, bool, "True or False")
     expect("patience", patience, (int, float, type(None)), "a number of seconds, or None")
     microbatches = asked.whole("microbatches", microbatches, 1, MOST_BATCH)
@@ -204,14 +212,15 @@ def train(
         asked.check_gradients()
     make, bf16 = factory_of(optimizer, lr, sequence), asked.check_precision(precision, sequence)
     cuts, replicas = asked.wholes("cuts", cuts), asked.wholes("replicas", replicas)
-    # The phases: those given, or one of what is given instead.
+    # The phases: those given, or one made from the other arguments.
     if phases is None:
         count = asked.steps_of(batches, steps, epochs)
         chosen = methods.get("stale_weights" if method is None else method)
         phases = [Phase(chosen, count, cuts, stage_rates, microbatches, recompute, replicas)]
         if method is not None and not cuts and workers is None and (chosen.pipelined or chosen.data_parallel):
             warnings.warn(
-                f"the method '{chosen.name}' has one stage here, as no cuts are given, so that no weights are late",
+                f"no cuts are given, so the method '{chosen.name}' trains one stage, where no weights are stale; give "
+                "cuts=...",
                 stacklevel=2,
             )
     else:
@@ -229,12 +238,12 @@ def train(
         cut_stages(sequence, phase.cuts)
         phase.check()
     asked.refuse_ignored(phases, executor, workers)
-    # What is measured and told meanwhile.
+    # What is measured and reported meanwhile.
     measured, measures = None, metrics_of(metrics)
     if validation is not None:
         measured = Validation(Supply(validation, unpack=unpack, seed=seed), loss, measures, seed, bf16)
     elif measures:
-        raise PipelagError("metrics are given, and nothing to measure them on; give validation=...")
+        raise PipelagError("metrics are given, but there is no data to measure them on; give validation=... too")
     wishes = Wishes(measured, evaluate_every, folder, on_step, on_evaluation, on_checkpoint, progress, tensorboard)
     wishes.check(checkpointed=checkpoints is not None)
     # The minibatches, and the training.
@@ -255,7 +264,7 @@ def train(
     diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
     if diverged_at is not None:
         warnings.warn(
-            f"the loss is no number from step {diverged_at} on: the training diverged (see diverged_at)",
+            f"the loss at step {diverged_at} is not a finite number: the training diverged (see diverged_at)",
             stacklevel=2,
         )
     rows = [{"step": step, "loss": value} for step, value in enumerate(values)]
@@ -263,16 +272,16 @@ def train(
 
 
 def _places(model: nn.Module) -> dict[str, tuple[torch.Tensor, int]]:
-    """Each parameter, and where it lies."""
+    """Each parameter by its name, and the address of its memory."""
     return {name: (value, value.data_ptr()) for name, value in model.named_parameters()}
 
 
 @contextmanager
 def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
-    """Around what is told: callbacks may compute with the model, in another mode and with gradients.
+    """Around callbacks, which may compute with the model, in another mode and with gradients.
 
     Raises:
-        PipelagError: one has put other tensors into the place of those that are trained.
+        PipelagError: a callback has replaced a tensor that is trained.
     """
     before = _places(training.model)
     try:
@@ -285,8 +294,8 @@ def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
         was, now = before.get(name), after.get(name)
         if was is None or now is None or was[0] is not now[0] or was[1] != now[1]:
             raise PipelagError(
-                f"a callback has put another tensor into the place of the model's '{name}', which is not "
-                "trained; change weights in place (copy_, load_state_dict), and move or cast a copy of the model"
+                f"a callback has replaced the model's '{name}' by another tensor, which would not be trained; "
+                "change weights in place (copy_, load_state_dict), and move or cast only a copy of the model"
             )
 
 
@@ -300,7 +309,7 @@ def _simulated(
     every: int,
     **how: Any,
 ) -> tuple[list[float], list[dict[str, float]]]:
-    """Train in this process; returns the losses and the evaluations. how: more that `SimulatedTraining` is told."""
+    """Train in this process; returns the losses and the evaluations. how: further arguments of `SimulatedTraining`."""
     total = sum(phase.steps for phase in phases)
     with ExitStack() as opened:
         marks = wishes.kept_at(every, [total], total)
@@ -308,12 +317,12 @@ def _simulated(
         store = opened.enter_context(checkpoint_in(checkpoints, marks, phases, how["seed"], how["bf16"], like))
         callers = opened.enter_context(callers_randomness(place))
         training = opened.enter_context(closing(SimulatedTraining(model.to(place), phases, device=place, **how)))
-        if wishes.validation is not None:  # an hour later would be late for a mistake
+        if wishes.validation is not None:  # find a mistake in it now, not an hour later
             wishes.validation.measure(model, place, most=1)
         model.train()
         saved = store.resume(training) if store is not None else None
         telling = opened.enter_context(Telling(wishes, total, supply.length, bar=True, resumed=saved is not None))
-        if store is not None and saved is None:  # from here on the log is this training's
+        if store is not None and saved is None:  # from now on the log belongs to this training
             store.save(training, telling)
         with suppress(Stop):
             if saved is not None:

@@ -1,7 +1,7 @@
-"""The models that come with pipelag, and what their options may be; no torch: the workflow reads this at every call.
+"""The models that come with pipelag, and their options. No torch: the workflow reads this at every call.
 
-A model or a data set is a function, and its signature is the model of its options: names, types, which are needed. The
-signature is read from the function's source, so nothing is imported; ranges follow from what an option is called.
+A model or a data set is a function, whose signature gives the names and types of its options, and which are required.
+The signature is read from the function's source, so nothing is imported. An option's range follows from its name.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ GIVEN = {
     "bottleneck:resnet_bottleneck": ("depth",),
     "imagenet:from_torchvision": ("name",),
 }
-DEEPEST = 2000  # layers: the deepest ResNet that anybody published has 1,202
-# How many layers there are to cut after, where the options say so at once.
+DEEPEST = 2000  # layers: the deepest published ResNet has 1,202
+# The number of layers of models for which it is fixed, or follows from an option.
 LAYERS = {"lenet5": 5, "alexnet": 8, "vgg16": 16, "alexnet_imagenet": 8, "vgg16_imagenet": 16, "s2vt": 4}
-BESIDE = {"snn": (0, 32), "awd_lm": (2, 6), "gnmt": (2, 8), "residual_lstm": (2, 8)}  # beside `layers`, and its default
+# Model: (its layers beside those that the option `layers` counts, the option's default).
+BESIDE = {"snn": (0, 32), "awd_lm": (2, 6), "gnmt": (2, 8), "residual_lstm": (2, 8)}
 
 Size = Annotated[int, Field(ge=1, le=2**20)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -72,10 +73,10 @@ TYPES |= {"tuple[int, ...]": TYPES["list[int]"]}
 
 
 def check_model(name: str, options: Mapping[str, Any], known: set[str]) -> None:
-    """Refuse a model that nobody knows, that is too deep, or options that it does not take.
+    """Refuse an unknown model, one that is too deep, or options that it does not take.
 
     Args:
-        known: all registered names, the user's own among them, whose options are checked when they are called.
+        known: all registered names. The options of a user's own models are checked when they are called.
     """
     depth = re.fullmatch(r"resnet([0-9]{1,50})", name)
     if depth is not None and name not in known:
@@ -89,10 +90,10 @@ def check_model(name: str, options: Mapping[str, Any], known: set[str]) -> None:
 
 
 def check_told(name: str, from_data: Iterable[str], data: str) -> None:
-    """Refuse data of another kind than a model of ours is for.
+    """Refuse data of another kind than one of pipelag's models is for.
 
     Args:
-        from_data: the options that a model is given by this data set, whose name is `data`.
+        from_data: the options that this data set, called `data`, gives to a model.
     """
     home = HOMES.get(name)
     options = options_model(f"models.{home}", GIVEN.get(home, ())) if home is not None else None
@@ -101,13 +102,13 @@ def check_told(name: str, from_data: Iterable[str], data: str) -> None:
     strange = [each for each in from_data if each not in options.model_fields]
     if strange:
         raise PipelagError(
-            f"model '{name}' is not made for data such as '{data}', by which a model is told its "
-            f"{' and '.join(from_data)}; '{name}' has {', '.join(sorted(options.model_fields))}"
+            f"model '{name}' cannot be used with data such as '{data}', which sets a model's options "
+            f"{' and '.join(from_data)}; the options of '{name}' are {', '.join(sorted(options.model_fields))}"
         )
 
 
 def check_depth(depth: int) -> None:
-    """Refuse a ResNet of a depth that it cannot have, with the nearest that it can, or that nobody could train."""
+    """Refuse a depth that a CIFAR ResNet cannot have, naming the nearest ones that it can, or that is too large."""
     blocks, rest = divmod(depth - 2, 6)
     if depth > DEEPEST:
         raise PipelagError(f"a ResNet of {depth} layers is too deep to be built; the limit is {DEEPEST}")
@@ -117,7 +118,7 @@ def check_depth(depth: int) -> None:
 
 
 def layers_in(name: str, options: Mapping[str, Any]) -> int | None:
-    """How many layers a model has to cut after; None where only building it tells."""
+    """The number of a model's layers; None if the model has to be built to count them."""
     if name in BESIDE:
         beside, default = BESIDE[name]
         return int(options.get("layers", default)) + beside
@@ -128,11 +129,11 @@ def layers_in(name: str, options: Mapping[str, Any]) -> int | None:
 
 
 def check_options(home: str, options: Mapping[str, Any], kind: str, given: tuple[str, ...] = ()) -> None:
-    """Refuse options that a function of ours does not take, or of another type or size.
+    """Refuse options that one of pipelag's functions does not take, or of a wrong type or size.
 
     Args:
         home: "module:function" within pipelag. kind: what its options are called in the refusal.
-        given: its parameters that are no options.
+        given: the function's parameters that are not options.
     """
     model = options_model(home, given)
     checked(model, dict(options), f"{kind}:")
@@ -140,7 +141,7 @@ def check_options(home: str, options: Mapping[str, Any], kind: str, given: tuple
 
 @lru_cache(maxsize=256)
 def options_model(home: str, given: tuple[str, ...]) -> type[Typed]:
-    """The options of a function as a model, from its source."""
+    """A function's options as a pydantic model, from its source."""
     function = function_of(home)
     arguments = function.args
     named = [*arguments.args, *arguments.kwonlyargs]
@@ -159,7 +160,7 @@ def options_model(home: str, given: tuple[str, ...]) -> type[Typed]:
 
 
 def function_of(home: str) -> ast.FunctionDef:
-    """The source of a function of ours, "module:function" within pipelag."""
+    """The syntax tree of one of pipelag's functions, "module:function" within pipelag."""
     module, _, name = home.partition(":")
     path = Path(__file__).parent.joinpath(*module.removeprefix("pipelag.").split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
@@ -168,7 +169,7 @@ def function_of(home: str) -> ast.FunctionDef:
 
 
 def _type(name: str, annotation: ast.expr | None) -> Any:
-    """What an annotation allows; anything where we know no such type."""
+    """The type that an option's annotation allows; `Any` for an annotation that is not in `TYPES`."""
     text = ast.unparse(annotation) if annotation is not None else ""
     parts = [part.strip() for part in text.split("|")]
     if not all(part in TYPES for part in parts):

@@ -1,7 +1,7 @@
-"""Atomic checkpoints: written aside, flushed to the disk, then renamed over the old one. A torn one is never read.
+"""Atomic checkpoints: written aside, flushed to the disk, then renamed over the old one. A partial one is never read.
 
-Their sums (the CRC-32 that torch's archives hold of each member) are checked before a run goes on from one, and whose
-they are (the archive's comment); one that does not match is set aside.
+Before a run resumes from a checkpoint, its sums (the CRC-32 of each member in torch's archive) and its owner (the
+archive's comment) are checked. A checkpoint that does not match is set aside.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def save(state: dict[str, Any], path: Path, keep: bool = False, of: str = "", ea
     """Replace the checkpoint at `path`.
 
     Args:
-        keep: leave the one that was there at `before(path)`.
-        of: whose it is.
-        earlier: an older one stands elsewhere, which a refusal tells.
+        keep: move the checkpoint that was there to `before(path)`.
+        of: the checkpoint's owner, such as a run's id.
+        earlier: there is an older checkpoint elsewhere; an error message then says that one is kept.
 
     Raises:
-        PipelagError: the disk is full or not writable; the checkpoint that was there stays whole.
+        PipelagError: the disk is full or not writable; the checkpoint that was there stays intact.
     """
     try:
         _replace(state, path, keep, of)
@@ -44,7 +44,7 @@ def save_whole(state: dict[str, Any], path: Path) -> None:
     """Write tensors so that a reader sees the old file or the new one, never a part.
 
     Raises:
-        PipelagError: the place cannot be written to, or the disk is full; `path` is as it was.
+        PipelagError: the path cannot be written, or the disk is full; `path` is as it was.
     """
     try:
         _replace(state, path)
@@ -55,7 +55,7 @@ def save_whole(state: dict[str, Any], path: Path) -> None:
 
 
 def _replace(state: dict[str, Any], path: Path, keep: bool = False, of: str = "") -> None:
-    """Write aside, always under the same name, so that kills leave one such file at most; raises OSError."""
+    """Write aside, then rename; raises OSError. The name aside is always the same, so kills leave at most one file."""
     aside = path.with_suffix(".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def _replace(state: dict[str, Any], path: Path, keep: bool = False, of: str = ""
         os.replace(aside, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the rename itself must survive a power cut
+            os.fsync(folder)  # so that the rename itself survives a power cut
         finally:
             os.close(folder)
     except OSError:
@@ -75,16 +75,16 @@ def _replace(state: dict[str, Any], path: Path, keep: bool = False, of: str = ""
 
 
 def _write(state: dict[str, Any], path: Path, of: str) -> None:
-    """The state as torch's archive, on the disk when this returns; raises OSError."""
+    """Write the state as torch's archive; it is on the disk when this returns. Raises OSError."""
     try:
         with open(path, "wb") as file:
             torch.save(state, file)
-            if of:  # an archive ends with the length of its comment
+            if of:  # an archive without a comment ends with the comment's length, 0
                 file.seek(-2, os.SEEK_END)
                 file.write(len(of.encode()).to_bytes(2, "little") + of.encode())
             file.flush()
             os.fsync(file.fileno())
-    except RuntimeError as error:  # torch's word for a failed write
+    except RuntimeError as error:  # what torch raises when a write fails
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
@@ -94,7 +94,7 @@ def _write(state: dict[str, Any], path: Path, of: str) -> None:
 
 
 def before(path: Path) -> Path:
-    """Where the checkpoint goes that one at `path` replaces, if it is kept."""
+    """The path to which `save` moves the checkpoint at `path` if it is to be kept."""
     return path.with_name(f"{path.stem}-before{path.suffix}")
 
 
@@ -102,21 +102,22 @@ def load(path: Path, of: str = "") -> dict[str, Any] | None:
     """The checkpoint at `path`, on the CPU; None if there is none, or only a damaged one, which is set aside.
 
     Args:
-        of: whose it should be.
+        of: the owner that it should have.
 
     Raises:
-        PipelagError: it cannot be opened, which says nothing against it; or is damaged and cannot be set aside.
+        PipelagError: it cannot be opened (then it stays, as it need not be damaged), or is damaged and cannot be set
+            aside.
     """
     with suppress(OSError):
         path.with_suffix(".tmp").unlink(missing_ok=True)
     if not path.exists():
         return None
-    if path.is_file():  # a pipe is never opened: nobody may write to it
+    if path.is_file():  # never open a pipe: if nobody writes to it, that blocks
         try:
             path.open("rb").close()
         except OSError as error:
             raise PipelagError(
-                f"the checkpoint {path} cannot be opened ({error.strerror}); mend that and start again"
+                f"the checkpoint {path} cannot be opened ({error.strerror}); fix that and start again"
             ) from error
     try:
         if whole(path, of):
@@ -129,18 +130,19 @@ def load(path: Path, of: str = "") -> dict[str, Any] | None:
         os.replace(path, aside)
     except OSError as error:
         raise PipelagError(
-            f"the checkpoint {path} is damaged and cannot be set aside as {aside.name} ({error.strerror}); remove both"
+            f"the checkpoint {path} is damaged and cannot be set aside as {aside.name} ({error.strerror}); remove "
+            "both files"
         ) from error
     print(f"pipelag: the checkpoint {path} is damaged and was set aside as {aside.name}", file=sys.stderr)
     return None
 
 
 def whole(path: Path, of: str = "") -> bool:
-    """Whether every member of the archive has the sum that it was written with, and it is whose it should be."""
+    """Whether every member of the archive matches its sum, and the archive's owner is `of`."""
     try:
-        if not path.is_file():  # as above
+        if not path.is_file():  # a pipe, as in `load`
             return False
         with zipfile.ZipFile(path) as archive:
             return archive.comment == of.encode() and archive.testzip() is None
-    except Exception:  # a flipped bit may ask for a password, for an unknown compression, for years before 1980
+    except Exception:  # with a flipped bit it may want a password or an unknown compression, or be from before 1980
         return False

@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one sentence that says what is wrong and what would be right."""
+"""Errors that a user can fix: one sentence that says what is wrong and what would be right."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 
 
 class PipelagError(ValueError):
-    """Bad input. The command line prints its message alone, without a traceback, and exits with 2."""
+    """Bad input, explained in one sentence. The command line prints only this sentence and exits with status 2."""
 
 
 class Stop(Exception):
-    """Raised in a callback of `pipelag.train`: the training ends there, and what it has come to is returned."""
+    """Raise it in a callback of `pipelag.train` to end the training; `train` then returns the training so far."""
 
 
-MANY = 12  # names that a sentence lists
-LISTS = {  # the commands that list more
+MANY = 12  # the most names that a sentence lists
+LISTS = {  # the commands that list more of them
     "method": "`pipelag methods` lists them",
     "model": "`pipelag models` lists them",
     "schedule": "`pipelag schedules` lists them",
     "schedule or method": "`pipelag schedules` and `pipelag methods` list them",
 }
-# What anybody can enter by name: a plugin that was not named looks as a slip does.
+# The kinds of things that users can register: an unknown name may be a plugin's that was not loaded, not just a typo.
 ENTERED = {*LISTS, "data set", "optimizer", "rate schedule", "loss", "metric", "kind of a run"}
 
 
 @contextmanager
 def noting(where: str) -> Iterator[None]:
-    """What a user's own code raises in here goes on as it is, with a note of where; a refusal says so itself."""
+    """Add the note `where` to an exception from the user's code in the body. A `PipelagError` or a `Stop` gets none."""
     try:
         yield
     except (PipelagError, Stop):
@@ -42,7 +42,7 @@ def noting(where: str) -> Iterator[None]:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> PipelagError:
-    """The refusal of an unknown name, with the nearest known one, or where none is near, all, or who lists them.
+    """The refusal of an unknown name. It gives the nearest known name; if none is near, all names, or what lists them.
 
     >>> print(unknown("model", "resnet2O", ["resnet20", "lenet5"]))
     unknown model 'resnet2O'; did you mean 'resnet20'?
@@ -60,12 +60,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PipelagError:
 
 
 def _near(name: str, names: list[str]) -> list[str]:
-    """The nearest of these, if one is near."""
+    """The nearest of the names, as a list of one, or an empty list if none is near."""
     return difflib.get_close_matches(name[:200], names, n=1, cutoff=0.5)
 
 
 def named(kind: str, name: str) -> str:
-    """A name with what it is called, before what it is of.
+    """A name within its kind, such as "option 'x' of method 'y'" for the kind "option of method 'y'".
 
     >>> named("option of method 'pipemare'", "annealing"), named("data set", "cifar")
     ("option 'annealing' of method 'pipemare'", "data set 'cifar'")
@@ -75,7 +75,7 @@ def named(kind: str, name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], all_of_them: str, instead: str = "") -> str:
-    """The end of a refusal: "; did you mean ...?", or all names after the given words, or what is said instead."""
+    """The end of a refusal: "; did you mean ...?"; if no name is near, `instead` or all names after `all_of_them`."""
     names = sorted(set(known))
     if near := _near(name, names):
         return f"; did you mean '{near[0]}'?"
@@ -94,7 +94,7 @@ def a(word: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """What somebody gave where something else was wanted.
+    """A value's type, in words, for a message about a value of the wrong type.
 
     >>> kind_of(None), kind_of([1])
     ('None', 'a list')
@@ -103,23 +103,23 @@ def kind_of(value: object) -> str:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """The beginning of a long text, on one line."""
+    """The text on one line, cut after `most` characters."""
     text = " ".join(str(text).split()) if any(c in str(text) for c in "\n\r\t") else str(text)
     return text if len(text) <= most else text[:most] + "..."
 
 
 def shown(value: Any) -> str:
-    """A value as a refusal shows it: short, whatever it is."""
+    """A value's repr as a refusal shows it, shortened."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = 60
     try:
         return short.repr(value)
-    except ValueError:  # Python writes no number of so many digits
+    except ValueError:  # Python refuses to write a number of so many digits
         return "a number of very many digits"
 
 
 def expect(name: str, value: Any, kind: type | tuple[type, ...], fitting: str) -> None:
-    """Refuse what is of another kind. fitting: what would fit, in words.
+    """Refuse a value of another type. fitting: what would fit, in words.
 
     >>> expect("the schedule", "1f1b", dict, "a mapping")
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
-"""Files of others read, and our own written: whole, or refused in one sentence. No torch, no numpy.
+"""Read files from outside and write our own: completely, or refused in one sentence. No torch, no numpy.
 
-What is read is text of a stated size in a regular file (no folder, no pipe, which nobody may ever write to), and what
-it says is plain: no deeper, longer or larger than anything here can use, no number that is none, no key twice.
+A file to read must be regular text of limited size: no folder, and no pipe, to which nobody may ever write. Its content
+must be plain: limited in depth, length and number of values, with finite numbers only and no key twice.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ import yaml
 
 from pipelag.errors import PipelagError
 
-MOST_BYTES = 16 * 2**20  # of a config, a cluster, a profile; logs and traces may be larger
+MOST_BYTES = 16 * 2**20  # for a config, a cluster or a profile; logs and traces may be larger
 MOST_VALUES, DEEPEST, LONGEST = 200_000, 48, 1_000_000  # values, levels, characters of a text
-MOST_INTEGER = 2**63  # what 64 bits hold, as logs, libraries and other languages expect
+MOST_INTEGER = 2**63  # integers fit in 64 bits, as logs, libraries and other languages expect
 
 
 def read_text(path: Path, what: str, most: int = MOST_BYTES) -> str:
     """The text of a file.
 
     Args:
-        what: it should be, for the refusal, such as "a cluster file".
-        most: bytes of it.
+        what: what the file should be, for the refusal, such as "a cluster file".
+        most: the most bytes that it may have.
 
     Raises:
-        PipelagError: it is not there, no regular file, too large, or no UTF-8.
+        PipelagError: the file is missing, no regular file, too large, or no UTF-8 text.
     """
     try:
         status = os.stat(path)
@@ -47,7 +47,7 @@ def read_text(path: Path, what: str, most: int = MOST_BYTES) -> str:
         if status.st_size > most:
             raise PipelagError(f"'{path}' has {status.st_size:,} bytes, too many for {what} ({most:,} at most)")
         content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError, and so is our refusal
+    except (OSError, ValueError) as error:  # a name with a zero byte raises ValueError; our refusal is one, too
         if isinstance(error, PipelagError):
             raise
         if isinstance(error, FileNotFoundError):
@@ -56,43 +56,43 @@ def read_text(path: Path, what: str, most: int = MOST_BYTES) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise PipelagError(f"'{path}' is not {what}: it is no UTF-8 text (byte {error.start})") from error
+        raise PipelagError(f"'{path}' is not {what}: it is not UTF-8 text (byte {error.start})") from error
     if "\0" in text:
         raise PipelagError(f"'{path}' is not {what}: it is binary, or text in another encoding than UTF-8")
     return text
 
 
 def read_yaml(path: Path, what: str) -> Any:
-    """What a YAML (or JSON) file says; raises `PipelagError`."""
+    """The content of a YAML (or JSON) file; raises `PipelagError` as `read_text` and `yaml_of` do."""
     return yaml_of(read_text(path, what), f"'{path}'")
 
 
 def yaml_of(text: str, where: str) -> Any:
-    """What a YAML text says, read by libyaml where PyYAML has it: five times as fast.
+    """The content of a YAML text. PyYAML parses it with libyaml if it can: that is five times as fast.
 
     Raises:
-        PipelagError: no YAML, a key twice, or not plain.
+        PipelagError: the text is no YAML, has a key twice, or is not `plain`.
     """
     loader: Any = _CLoader or _Loader
     try:
         depth = 0
-        for event in yaml.parse(text, loader):  # libyaml's composer crashes the interpreter on what is nested too deep
+        for event in yaml.parse(text, loader):  # libyaml's composer crashes the interpreter on too deep nesting
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise PipelagError(f"{where} is nested more than {DEEPEST} levels deep (line {_line(event)})")
         content = yaml.load(text, loader)
     except PipelagError as error:
         raise PipelagError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
-    except Exception as error:  # beside YAMLError whatever its constructors raise of odd dates, numbers and tags
+    except Exception as error:  # YAMLError, or anything that its constructors raise for odd dates, numbers and tags
         raise PipelagError(f"{where} is not YAML: {_said(error)}") from error
     return plain(content, where)
 
 
 def json_of(text: str, where: str, most: int = MOST_VALUES) -> Any:
-    """What a JSON text says, of so many values at most.
+    """The content of a JSON text of at most `most` values.
 
     Raises:
-        PipelagError: no JSON, a key twice, or not plain.
+        PipelagError: the text is no JSON, has a key twice, or is not `plain`.
     """
     try:
         content = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
@@ -106,10 +106,10 @@ def json_of(text: str, where: str, most: int = MOST_VALUES) -> Any:
 
 
 def plain(content: Any, where: str, most: int = MOST_VALUES) -> Any:
-    """The content itself, when it is what JSON could say with sizes that make sense; aliases count as often as used.
+    """The content itself, if it could be JSON and its sizes are within limits. YAML aliases count as often as used.
 
     Raises:
-        PipelagError: with the place and what is wrong.
+        PipelagError: says where, and what is wrong.
     """
     left = most
     stack: list[tuple[Any, tuple[Any, ...]]] = [(content, ())]
@@ -117,13 +117,13 @@ def plain(content: Any, where: str, most: int = MOST_VALUES) -> Any:
         value, place = stack.pop()
         left -= 1
         if left < 0:
-            raise PipelagError(f"{where} says more than {most:,} things; aliases count as often as they are used")
+            raise PipelagError(f"{where} holds more than {most:,} values; an alias counts each time it is used")
         if isinstance(value, (Mapping, list, tuple)):
             if len(place) >= DEEPEST:
                 raise PipelagError(f"{where} is nested more than {DEEPEST} levels deep, or in itself")
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
             for key, item in items:
-                wrong = None if type(key) in (str, int, bool) else "a key that is no text"
+                wrong = None if type(key) in (str, int, bool) else "a key that is not a string"
                 wrong = wrong or _wrong(key) or _wrong(item)
                 if wrong:
                     at = ".".join(str(part)[:40] for part in (*place, *([key] if not _wrong(key) else [])))
@@ -138,37 +138,37 @@ def plain(content: Any, where: str, most: int = MOST_VALUES) -> Any:
 
 
 def _wrong(value: Any) -> str | None:
-    """What is wrong with a single value; None where nothing is."""
+    """What is wrong with a single value; None if nothing is."""
     if value is None or isinstance(value, (bool, Mapping, list, tuple)):
         return None
     if isinstance(value, int):
         return None if -MOST_INTEGER <= value < MOST_INTEGER else "a whole number of more than 64 bits"
     if isinstance(value, float):
-        return None if isfinite(value) else f"{value}, which is no finite number"
+        return None if isfinite(value) else f"{value}, which is not a finite number"
     if isinstance(value, str):
         if len(value) > LONGEST:
-            return f"a text of {len(value):,} characters ({LONGEST:,} at most)"
+            return f"a string of {len(value):,} characters ({LONGEST:,} at most)"
         half = not value.isascii() and re.search("[\ud800-\udfff]", value)  # of a pair; no file can hold it
-        return "a text with half a character (a lone surrogate)" if half else None
-    return f"a {type(value).__name__}; it should be text, a number, true, false, null, a list or a mapping"
+        return "a string with half a character (a lone surrogate)" if half else None
+    return f"a {type(value).__name__}; it should be a string, a number, true, false, null, a list or a mapping"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for key, value in pairs:
         if key in mapping:
-            raise PipelagError(f"the key '{key[:60]}' is there twice")
+            raise PipelagError(f"the key '{key[:60]}' appears twice")
         mapping[key] = value
     return mapping
 
 
 def _no_number(word: str) -> Any:
-    raise PipelagError(f"{word} is no finite number")
+    raise PipelagError(f"{word} is not a finite number")
 
 
 def _said(error: Exception) -> str:
-    """What a parser says, without its words for a text that has no name."""
-    if "Exceeds the limit" in str(error):  # Python's, for thousands of digits
+    """A parser's message, without its placeholder for the name of the text."""
+    if "Exceeds the limit" in str(error):  # Python's message about a number of thousands of digits
         return "a whole number in it has more than 64 bits"
     return " ".join(str(error).replace('in "<unicode string>", ', "at ").split())[:300]
 
@@ -178,19 +178,19 @@ def _line(event: Any) -> int:
 
 
 class _Unique:
-    """Of a loader: refuses a mapping that has a key twice, of which YAML's readers silently take the last."""
+    """A loader's mixin that refuses a mapping with a key twice, of which YAML's readers silently take the last."""
 
     def flatten_mapping(self, node: Any) -> None:
-        """Called once before a mapping is made, and for each that is merged into it."""
+        """Check the keys. PyYAML calls this before it makes a mapping, and for each mapping that is merged into it."""
         seen: set[Any] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 name = self.construct_object(key)  # type: ignore[attr-defined]
                 if name in seen:
-                    raise PipelagError(f"the key '{key.value[:60]}' is there twice (line {_line(key)})")
+                    raise PipelagError(f"the key '{key.value[:60]}' appears twice (line {_line(key)})")
                 seen.add(name)
         super().flatten_mapping(node)  # type: ignore[misc]
-        # What is merged comes before what is its own, which wins: it is there once when this is called again.
+        # Merged keys come before the mapping's own, which win. Keep each key once, as this may be called again.
         last = {(key.tag, key.value): pair for pair in node.value for key in [pair[0]] if _scalar(key)}
         node.value = [pair for pair in node.value if not _scalar(pair[0]) or last[pair[0].tag, pair[0].value] is pair]
 
@@ -204,7 +204,7 @@ class _Loader(_Unique, yaml.SafeLoader):
 
 
 _CLoader: Any = type("_CLoader", (_Unique, yaml.CSafeLoader), {}) if hasattr(yaml, "CSafeLoader") else None
-for _each in filter(None, (_Loader, _CLoader)):  # 1e-3 is a number in YAML 1.2 and to everybody, and a text to PyYAML
+for _each in filter(None, (_Loader, _CLoader)):  # PyYAML takes 1e-3 for a text; in YAML 1.2 it is a number
     _each.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
     )
@@ -212,14 +212,14 @@ for _each in filter(None, (_Loader, _CLoader)):  # 1e-3 is a number in YAML 1.2 
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to: it takes its place and its permissions, and goes where writing fails.
+    """A temporary path to write to, which then replaces `path` and takes its permissions; after an error it is removed.
 
     Raises:
-        PipelagError: the place cannot be written to, or the disk is full; `path` is as it was.
+        PipelagError: the path cannot be written, or the disk is full; `path` is as it was.
     """
     aside: Path | None = None
     try:
-        target, mode = Path(os.path.realpath(path)), None  # a link stays one
+        target, mode = Path(os.path.realpath(path)), None  # a link stays a link
         with suppress(FileNotFoundError):
             mode = target.stat().st_mode
             if not stat.S_ISREG(mode):
@@ -238,7 +238,7 @@ def written(path: Path) -> Iterator[Path]:
         aside = None
     except OSError as error:
         raise PipelagError(
-            f"'{path}' cannot be written: {_reason(error)}; name a place that may be written to, with room on its disk"
+            f"'{path}' cannot be written: {_reason(error)}; name a writable place with free disk space"
         ) from error
     finally:
         if aside is not None:
@@ -247,7 +247,7 @@ def written(path: Path) -> Iterator[Path]:
 
 
 def remove_half_written(folder: Path) -> None:
-    """Remove what `written` has left in a folder where it was killed; nobody else writes there meanwhile."""
+    """Remove the temporary files that a killed `written` has left in a folder, to which nobody else may be writing."""
     for aside in folder.glob(".*"):
         if re.fullmatch(r"\.[0-9a-f]{12}\.(json|jsonl|yaml)", aside.name):
             aside.unlink(missing_ok=True)
@@ -260,28 +260,29 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def folder_for(path: Path) -> Path:
-    """The folder, made where it is not there; raises `PipelagError` where it cannot be made or written to."""
+    """The folder, which is made if it is missing; raises `PipelagError` if it cannot be made or written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except (OSError, ValueError) as error:
         raise PipelagError(
-            f"'{path}' cannot be a folder to write to: {_reason(error)}; name one that may be made and written to"
+            f"'{path}' cannot be used as a folder to write to: {_reason(error)}; name one that can be created and "
+            "written to"
         ) from error
     return path
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing into a folder. Kept by a lock that dies with the process.
+    """Keep other processes from writing into a folder, by a lock that ends with the process.
 
-    A folder that was made for it goes again where nothing was written there: what was asked for was refused.
+    A folder that was made for the lock is removed afterwards if nothing else was written there, as after a refusal.
 
     Raises:
         PipelagError: another process is at work there, or the folder cannot be written to.
     """
-    from filelock import FileLock, Timeout  # most commands do without
+    from filelock import FileLock, Timeout  # most commands do not need it
 
     lock, made = FileLock(folder / "lock"), list[Path]()
     try:
@@ -292,9 +293,9 @@ def alone(folder: Path) -> Iterator[None]:
         raise PipelagError(f"another process is at work in {folder}; wait for it, or choose another folder") from error
     except OSError as error:
         _unmake(folder, made)
-        what = "locked: its disk keeps no locks" if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else "written to"
+        what = "locked: its disk supports no locks" if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else "written to"
         raise PipelagError(
-            f"the folder {folder} cannot be {what} ({error.strerror}); mend that, remove it, or choose another"
+            f"the folder {folder} cannot be {what} ({error.strerror}); fix that, remove it, or choose another"
         ) from error
     try:
         yield
@@ -304,16 +305,16 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def _unmake(folder: Path, made: Sequence[Path]) -> None:
-    """Remove a folder, and those above it, that were made for a lock, where nothing else is in it."""
+    """Remove a folder that was made for a lock, and the new ones above it, if nothing but the lock is in it."""
     if made and os.path.isdir(folder) and os.listdir(folder) == ["lock"]:
-        with suppress(OSError):  # not empty: somebody else's by now
+        with suppress(OSError):  # not empty: somebody else uses it by now
             (folder / "lock").unlink()
             for each in made:
                 each.rmdir()
 
 
 def is_watched() -> bool:
-    """Whether standard error is a terminal. A daemon has none, and what notebooks and loggers put there may not say."""
+    """Whether standard error is a terminal. A daemon has none; what notebooks and loggers put there may not tell."""
     return bool(getattr(sys.stderr, "isatty", bool)())
 
 

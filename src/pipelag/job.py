@@ -1,10 +1,11 @@
-"""Carry out a `pipelag` command, or a module, in a fork of the warm process, or, where there is none, by starting it.
+"""Run a `pipelag` command, or a module, in a fork of the warm process; without a warm process, start it anew.
 
     python -S -I src/pipelag/job.py run --spec ...
     python -S -I src/pipelag/job.py -m pipelag.distributed.launch.launch FOLDER
 
-Nothing but Python's own library, so that it starts in an instant. PIPELAG_WARM names the warm process's socket. Workers
-end with the process that started them; the functions for that are here, because this file can import none of ours.
+This file uses only Python's standard library, so that it starts in an instant. PIPELAG_WARM names the warm process's
+socket. Workers end with the process that started them; the functions for that are here because this file cannot import
+any other of pipelag's.
 """
 
 import array
@@ -17,12 +18,12 @@ import stat
 import sys
 from contextlib import suppress
 
-PARENT = "PIPELAG_PARENT"  # in the environment: the process that starts others, for these to know theirs
-QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # likewise: workers tell of a closed connection in a sentence, not torch
+PARENT = "PIPELAG_PARENT"  # environment variable: tells started processes the id of the one that starts them
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # environment: workers report a closed connection themselves, torch should not
 
 
 def connected() -> socket.socket | None:
-    """A connection to the warm process; None where there is none."""
+    """A connection to the warm process; None if there is none."""
     path = os.environ.get("PIPELAG_WARM", "")
     if not path or not hasattr(os, "pidfd_open"):
         return None
@@ -36,7 +37,7 @@ def connected() -> socket.socket | None:
 
 
 def warm_folder() -> str:
-    """The warm process's own folder, which nobody else can read or write; empty where there is none."""
+    """The warm process's own folder, which only its user can read or write; empty if there is none."""
     folder = os.path.dirname(os.environ.get("PIPELAG_WARM", ""))
     try:
         about = os.stat(folder)
@@ -46,29 +47,30 @@ def warm_folder() -> str:
 
 
 def be_parent() -> None:
-    """Tell the processes started from here whose they are."""
+    """Tell the processes started from here that this process is their parent."""
     os.environ[PARENT] = str(os.getpid())
 
 
 def end_with_parent() -> None:
-    """Ask Linux to end this process, what it becomes by execv too, when its parent dies: nothing is left running."""
+    """Ask Linux to kill this process, also after execv, when its parent dies, so that nothing is left running."""
     if sys.platform == "linux":
-        import ctypes  # a job that is no worker does without
+        import ctypes  # a job that is no worker does not need it
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def leave_with_parent() -> None:
-    """End with the launcher, also where it died before this call."""
+    """End this process with the launcher, also if the launcher died before this call."""
     if sys.platform == "linux":
         end_with_parent()
-        if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):  # it died before the call
+        if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):  # the launcher is dead already
             os._exit(1)
 
 
 def open_streams() -> None:
-    """Let those of the standard streams lead nowhere that are closed (`2>&-`, a daemon): what is opened next, a log,
-    would have their number, and what is told would be written into it.
+    """Open standard streams that are closed (`2>&-`, a daemon) to /dev/null.
+
+    Otherwise the next file that is opened, such as a log, would get a stream's number, and messages would go into it.
     """
     for number in range(3):
         try:
@@ -78,11 +80,11 @@ def open_streams() -> None:
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # a folder's name may have letters that the locale lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # a folder's name may have characters that the locale lacks
 
 
 def main(words: list[str]) -> int:
-    """Ask, wait, exit as the command does, by the signal that ended it too."""
+    """Ask the warm process, wait, and exit as the command does; if a signal ended it, by the same signal."""
     open_streams()
     module = words[:1] == ["-m"]
     if module:
@@ -94,21 +96,21 @@ def main(words: list[str]) -> int:
     streams = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1, 2]))]
     text = json.dumps(request).encode() + b"\n"
     sent = connection.sendmsg([text], streams)
-    if text[sent:]:  # of nothing, a send would fail where the answer is here already and the other end closed
+    if text[sent:]:  # even an empty send would fail if the answer has come and the other end is closed
         connection.sendall(text[sent:])
 
     def pass_on(number: int, frame: object) -> None:
-        with suppress(OSError):  # where the other end is closed, its answer is here already, or it is gone
+        with suppress(OSError):  # the other end is closed: its answer has come already, or it is gone
             connection.send(bytes([number]))
 
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, pass_on)
     code = connection.recv(1)
     if not code:
-        print("job.py: the warm process is gone; see its log, and start the workflow again", file=sys.stderr)
+        print("job.py: the warm process has ended; see its log, and start the workflow again", file=sys.stderr)
         return 1
     number = code[0] - 128
-    if number in signal.valid_signals() and number != signal.SIGINT:  # 130 is a command's own word for the keyboard
+    if number in signal.valid_signals() and number != signal.SIGINT:  # commands themselves exit with 130 for SIGINT
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

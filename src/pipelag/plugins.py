@@ -1,7 +1,7 @@
-"""Users' own modules, imported before a command runs, by each worker too: what they register is then there.
+"""Plugins: users' own modules, which each command and each worker imports first, so that what they register is known.
 
-`PIPELAG_PLUGINS` names them, separated by commas; the workflow sets it from `plugins:` in its config, and where it is
-not set the commands read that of config/config.yaml. Modules are looked for in the working directory too.
+`PIPELAG_PLUGINS` names them, separated by commas. The workflow sets it from `plugins:` in its config. If it is not set,
+commands read `plugins:` in config/config.yaml. Modules are looked for in the working directory too.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ VARIABLE = "PIPELAG_PLUGINS"
 
 
 def load_plugins() -> list[str]:
-    """Import the modules that the variable names; returns their names.
+    """Import the plugins that `named_plugins` gives; returns their names.
 
     Raises:
-        PipelagError: a module that is not there, or that fails while it is imported.
+        PipelagError: a module is missing, or fails while it is imported.
     """
     names = named_plugins()
     if names and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     for name in names:
         if not all(part.isidentifier() for part in name.split(".")):
-            raise PipelagError(f"the plugin '{name}' is no name of a module, such as my_models for my_models.py")
+            raise PipelagError(f"the plugin '{name}' is not the name of a module, such as my_models for my_models.py")
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -41,13 +41,13 @@ def load_plugins() -> list[str]:
 
 
 def named_plugins() -> list[str]:
-    """Those that the variable names, else those of the config."""
+    """The names of the plugins in the environment variable; if it is not set, those in the config."""
     named = os.environ.get(VARIABLE)
     return configured() if named is None else [name.strip() for name in named.split(",") if name.strip()]
 
 
 def configured() -> list[str]:
-    """Those of the config in the working directory; none where there is no config."""
+    """The names of the plugins in config/config.yaml of the working directory; none if there is no such file."""
     path = Path("config/config.yaml")
     if not path.exists():
         return []
@@ -61,7 +61,7 @@ def configured() -> list[str]:
 
 
 def plugged_in() -> bool:
-    """Whether there are any."""
+    """Whether the environment variable names any plugins."""
     return bool(os.environ.get(VARIABLE, "").strip(", "))
 
 

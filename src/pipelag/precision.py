@@ -1,9 +1,9 @@
-"""How numbers are computed on this machine: recorded with every log, and made repeatable where that is asked for.
+"""How this machine computes numbers: recorded with every log, and made deterministic if the user asks for that.
 
-A run on a GPU lets cuDNN try its convolutions and take the fastest, which need not be the same the next time.
+By default a run on a GPU lets cuDNN try its convolutions and take the fastest, which may be another one the next time.
 
-`PIPELAG_DETERMINISTIC=1` in the environment asks for it, of a run and of its workers: on a GPU the same run gives the
-same numbers bit for bit, more slowly. On the CPU it does so anyway. It is no part of a run's id.
+`PIPELAG_DETERMINISTIC=1` in the environment asks a run and its workers to be deterministic: on a GPU the same run then
+gives the same numbers bit for bit, more slowly. On a CPU it does so anyway. The variable is not part of a run's id.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import os
 from typing import Any
 
 ASKED = "PIPELAG_DETERMINISTIC"
-WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS sums in one order with a workspace of fixed size only
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS sums in a fixed order only if its workspace has a fixed size
 ATTENTION = ("cudnn", "flash", "mem_efficient")  # torch's kernels of attention, beside the plain operations
 
 
 def asked() -> bool:
-    """Whether the environment asks for numbers that repeat."""
+    """Whether the environment asks for deterministic numbers."""
     return os.environ.get(ASKED, "") not in ("", "0")
 
 
 def ask() -> None:
-    """Ask for it, of this process and those that it starts."""
+    """Make this process, and those that it starts, deterministic."""
     os.environ[ASKED] = "1"
     prepare()
 
 
 def prepare(alone: bool = False) -> None:
-    """Do as the environment asks. Call it before the process first uses a GPU.
+    """Set torch up as the environment asks. Call it before the process first uses a GPU.
 
     Args:
-        alone: the process is a run's or a profile's alone: where numbers need not repeat, cuDNN may take its fastest
-            convolutions.
+        alone: the process does nothing but this run or profile. Then cuDNN may choose its fastest convolutions, unless
+            numbers must be deterministic.
     """
     import torch
 
@@ -41,23 +41,23 @@ def prepare(alone: bool = False) -> None:
     if not asked():
         return
     os.environ.setdefault(WORKSPACE, ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)  # of an operation that has no such kernel torch tells
+    torch.use_deterministic_algorithms(True, warn_only=True)  # torch warns of an operation without such a kernel
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def prepare_for(device: str) -> None:
-    """The rest of it, once it is known where a run computes: a setting that a CPU's kernels would follow, too."""
+    """Set up what needs the run's device: a setting that would affect the CPU's kernels, too."""
     import torch
 
     if asked() and device.startswith("cuda"):
-        # Attention in one kernel sums its gradients in no fixed order where torch only warns of such kernels.
+        # With warn_only, torch still uses the fused attention kernels, which sum their gradients in no fixed order.
         for kind in ATTENTION:
             getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
 
 
 def described(device: str) -> dict[str, Any]:
-    """What `environment.json` says of a run's arithmetic; the settings that only a GPU has, where it ran on one."""
+    """The entry of `environment.json` about a run's arithmetic, with the settings of the GPU if it ran on one."""
     import torch
 
     from pipelag.products import multiplies

@@ -1,8 +1,8 @@
-"""Products of bfloat16 on a CPU that multiplies none: by float32's kernels, rounded where the others round.
+"""Products of bfloat16 on a CPU without instructions for them: computed by float32's kernels, then rounded.
 
-A processor with instructions for bfloat16 (AMX, AVX-512) multiplies its numbers exactly, adds up in float32 and rounds
-the sum. Without, torch goes through a matrix number by number, many times as long as in float32. The same sums come
-from float32's kernels, given the same numbers: what is left of a difference is the order of addition.
+A processor with instructions for bfloat16 (AMX, AVX-512) multiplies its numbers exactly, adds in float32 and rounds the
+sum. Without them torch multiplies number by number, which takes many times as long as float32. float32's kernels give
+the same sums for the same numbers; only the order of addition may differ.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ PRODUCTS = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }
 
-OUTPUTS = {ATTENTION: 1, RECURRENT: 3}  # what else these give is for their backward alone
+OUTPUTS = {ATTENTION: 1, RECURRENT: 3}  # outputs beyond these are for the backward only
 
 
 @cache
 def multiplies(kind: str) -> bool:
-    """Whether a kind of device ("cpu", "cuda") has instructions for products of bfloat16, and torch takes them."""
+    """Whether a kind of device ("cpu", "cuda") has instructions for products of bfloat16 that torch uses."""
     if kind != "cpu":
         return True
     asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)  # None: a torch without oneDNN, as on a Mac
@@ -52,14 +52,14 @@ def multiplies(kind: str) -> bool:
 
 
 class Widened(TorchDispatchMode):
-    """Inside, products of bfloat16 are float32's, rounded: in backward passes, too."""
+    """A mode in which float32's kernels compute the products of bfloat16, rounded afterwards; in backwards, too."""
 
-    here = threading.local()  # as modes are a thread's own
+    here = threading.local()  # a dispatch mode belongs to its thread
 
     def __enter__(self) -> Widened:
         self.here.active = True
         self.fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)  # in one operation, whose products would not come here
+        torch.backends.mha.set_fastpath_enabled(False)  # a single operation, whose products would not pass through here
         super().__enter__()
         return self
 
@@ -71,7 +71,7 @@ class Widened(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Each operation of torch, with what it is called with."""
+        """Carry out an operation of torch: in float32 if it is a product of bfloat16, otherwise as it is."""
         more = dict(kwargs or {})
         if func not in PRODUCTS or not any(map(_rounded, args)):
             return func(*args, **more)
@@ -83,7 +83,7 @@ class Widened(TorchDispatchMode):
 
 
 def products(device: torch.device) -> AbstractContextManager[Any]:
-    """`Widened` where the device needs it, and it is not there already."""
+    """`Widened` if the device needs it and it is not active already; otherwise a context that does nothing."""
     return nullcontext() if multiplies(device.type) or getattr(Widened.here, "active", False) else Widened()
 
 

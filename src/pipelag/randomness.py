@@ -1,4 +1,4 @@
-"""Random draws that every executor repeats: seeded per (seed, minibatch, stage), never by what ran before."""
+"""Random numbers that are the same in every executor: seeded per (seed, minibatch, stage), whatever ran before."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import torch
 
 T = TypeVar("T")
 _MASK = (1 << 63) - 1
-# A process has one of each generator for all its threads: who has seeded one draws from it before another thread does
+# All threads of a process share its generators. A thread that has seeded one must draw from it before another does.
 TURN = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=TURN._at_fork_reinit)  # type: ignore[attr-defined]  # its holder is not in the child
+if hasattr(os, "register_at_fork"):  # in a fork the thread that holds the lock does not exist
+    os.register_at_fork(after_in_child=TURN._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def mix(*numbers: int) -> int:
-    """A 63-bit seed from small integers (splitmix64's finaliser over each in turn): (1, 2) and (2, 1) differ."""
+    """A 63-bit seed from small integers, whose order matters (splitmix64's finaliser over each in turn)."""
     state = 0x9E3779B97F4A7C15
     for number in numbers:
         state = (state ^ (number + 0x9E3779B97F4A7C15)) & 0xFFFFFFFFFFFFFFFF
@@ -32,7 +32,7 @@ def mix(*numbers: int) -> int:
 
 
 def seed_stage(seed: int, minibatch: int, stage: int, device: torch.device) -> None:
-    """Set the generator that dropout on `device` draws from, for one stage's forward of one minibatch."""
+    """Seed the generator from which dropout on `device` draws, for one stage's forward of one minibatch."""
     value = mix(seed, minibatch, stage)
     if device.type == "cuda":
         number = torch.cuda.current_device() if device.index is None else device.index
@@ -42,21 +42,21 @@ def seed_stage(seed: int, minibatch: int, stage: int, device: torch.device) -> N
 
 
 def state_of(device: torch.device) -> torch.Tensor:
-    """Of the generator that dropout on `device` draws from."""
+    """The state of the generator from which dropout on `device` draws."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def set_state(state: torch.Tensor, device: torch.device) -> None:
-    """Let that generator go on from there."""
+    """Set the state of the generator from which dropout on `device` draws."""
     torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
 
 
 @contextmanager
 def drawn_for(seed: int, minibatch: int) -> Iterator[None]:
-    """Within, a caller's code draws numbers of this minibatch alone, from torch's, NumPy's and Python's generators.
+    """In the body, torch's, NumPy's and Python's generators draw numbers that depend on the seed and minibatch only.
 
-    So whoever looks a minibatch up finds the same: the worker of the first stage its inputs, that of the last one its
-    targets, and a training that goes on after a break. Afterwards the generators (the CPU's) are as they were.
+    So everybody who looks a minibatch up gets the same one: the first stage's worker for its inputs, the last stage's
+    for its targets, and a training that resumes. Afterwards the generators (the CPU's) are as they were.
     """
     value = mix(seed, minibatch, -1)
     with TURN, preserved_randomness(), others_preserved():
@@ -68,7 +68,7 @@ def drawn_for(seed: int, minibatch: int) -> Iterator[None]:
 
 @contextmanager
 def others_preserved() -> Iterator[None]:
-    """Put Python's and NumPy's generators back as they were on leaving."""
+    """Restore Python's and NumPy's generators on leaving."""
     python, arrays = random.getstate(), np.random.get_state()
     try:
         yield
@@ -78,10 +78,10 @@ def others_preserved() -> Iterator[None]:
 
 
 class preserved_randomness:
-    """Put the generators back as they were on leaving: a run must not disturb its caller's random numbers.
+    """Restore torch's generators on leaving: a run must not disturb its caller's random numbers.
 
     Args:
-        device: whose generator is kept beside the CPU's.
+        device: the device whose generator is restored beside the CPU's.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -94,9 +94,9 @@ class preserved_randomness:
         return self
 
     def while_drawing(self, items: Iterable[T], waiting: bool = False) -> Iterator[T]:
-        """The items of the caller's, each drawn with the caller's random numbers, which go on from one to the next.
+        """The caller's items, each made with the caller's random numbers, which continue from one item to the next.
 
-        waiting: an item may come from what another thread trains, for which that one needs its turn.
+        waiting: making an item may wait for a training in another thread, so that thread must be able to take its turn.
         """
         iterator = iter(items)
         while True:
@@ -121,8 +121,10 @@ class preserved_randomness:
 
 
 class callers_randomness(preserved_randomness):
-    """The same for a whole training: where another thread trains, whose numbers the generator gives just now, the
-    caller's are those that were there when that one began.
+    """As `preserved_randomness`, for a whole training, while other threads may train too.
+
+    If another thread is training, the generator gives that training's numbers just now. The caller's state is then the
+    one from before that training.
     """
 
     trainings: ClassVar[list[callers_randomness]] = []

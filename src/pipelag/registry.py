@@ -1,4 +1,4 @@
-"""Entering things by name: whoever brings one whose name is taken is told so."""
+"""Register things by name; a name that is taken is refused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 def entered(kind: str, name: str, registry: MutableMapping[str, Any]) -> Callable[[T], T]:
-    """A decorator that puts what it decorates into the registry.
+    """A decorator that registers what it decorates as `name`. `kind`: what such things are called in the refusal.
 
     Raises:
-        PipelagError: when it is used, where the name is taken; `kind` is what such things are called.
+        PipelagError: when the decorator is applied, if the name is taken.
     """
 
     def add(thing: T) -> T:
@@ -26,6 +26,6 @@ def entered(kind: str, name: str, registry: MutableMapping[str, Any]) -> Callabl
 
 
 def free(kind: str, name: str, registry: MutableMapping[str, Any]) -> None:
-    """Refuse a name that is taken."""
+    """Refuse a name that is in the registry already."""
     if name in registry:
-        raise PipelagError(f"{a(kind)} named '{name}' is registered already; choose another name")
+        raise PipelagError(f"{a(kind)} named '{name}' is already registered; choose another name")

@@ -1,4 +1,4 @@
-"""Small tools over what a layer takes, gives and keeps."""
+"""Small tools for the tensors that a layer takes, returns and keeps."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from pipelag.errors import PipelagError, kind_of
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the CPU on a device, for whose copy nobody waits: a step's launches go on meanwhile.
+    """Copy a CPU tensor to a device without waiting for the copy, so that the step's launches go on meanwhile.
 
-    A GPU copies so from pinned memory alone; what is pinned here is kept until the copy is done.
+    A GPU can do so only from pinned memory; the pinned copy made here is kept until the transfer is done.
     """
     there = tensor.pin_memory() if device.type == "cuda" else tensor
     return there.to(device, non_blocking=True)
 
 
 def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
-    """A layer's input or output as the tensors that cross its boundary."""
+    """A layer's input or output as a tuple of the tensors that cross its boundary; `alone` is the inverse."""
     return value if isinstance(value, tuple) else (value,)
 
 
 def as_real(value: Any) -> Any:
-    """A complex tensor as the two numbers of each of its own, in the same memory; also those of a dict's values."""
+    """A complex tensor as a real view of the same memory, (..., 2); in a dict every value; anything else as it is."""
     if isinstance(value, dict):
         return {key: as_real(each) for key, each in value.items()}
     return torch.view_as_real(value) if isinstance(value, torch.Tensor) and value.is_complex() else value
 
 
 class _Entrance(torch.autograd.Function):
-    """The tensors it is given, which are no leaves and no views any more; their memory and version counters stay."""
+    """The given tensors, but no longer leaves or views; they keep their memory and version counters."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.set_materialize_grads(False)  # what nothing was computed from has no gradient
+        ctx.set_materialize_grads(False)  # a tensor from which nothing was computed has no gradient
         return tuple(tensor.detach() for tensor in tensors)
 
     @staticmethod
@@ -47,7 +47,7 @@ class _Entrance(torch.autograd.Function):
 
 
 def entering(value: Any) -> Any:
-    """What a stage is run on, for leaves that are to collect its gradients: a layer may change it in place."""
+    """The input to run a stage on, from leaves that collect its gradients; a layer may change this input in place."""
     if isinstance(value, Mapping):
         return value
     tensors = as_tuple(value)
@@ -62,33 +62,34 @@ def entering(value: Any) -> Any:
 
 @contextmanager
 def kept_whole(value: Any, stage: int) -> Iterator[None]:
-    """Around the forward of a stage that is to be run again from the same input.
+    """Around the forward of a stage that is to be recomputed from the same input, `value`.
 
     Raises:
-        PipelagError: a layer has changed that input.
+        PipelagError: a layer has changed that input in place.
     """
     tensors = [t for t in as_tuple(value) if isinstance(t, torch.Tensor)]
     before = [t._version for t in tensors]
     yield
     if before != [t._version for t in tensors]:
         raise PipelagError(
-            f"a layer of stage {stage} changes the stage's input in place, from which recomputation runs the stage "
-            "again; let it make a new tensor (inplace=False)"
+            f"a layer of stage {stage} changes the stage's input in place, but recomputation runs the stage again "
+            "from that input; let the layer make a new tensor (inplace=False)"
         )
 
 
 def crossing(value: Any, stage: int) -> Any:
-    """What a stage hands on to the next, laid out in memory as it travels: dropout draws in the order of memory.
+    """A stage's output for the next stage, in the memory layout in which messages travel.
+
+    Dropout draws in the order of memory, so every executor needs the same layout.
 
     Raises:
-        PipelagError: it is neither a tensor nor a tuple of tensors.
+        PipelagError: the output is neither a tensor nor a tuple of tensors.
     """
     for each in as_tuple(value):
         if not isinstance(each, torch.Tensor):
             inside = " in a tuple" if isinstance(value, tuple) else ""
             raise PipelagError(
-                f"stage {stage} gives {kind_of(each)}{inside}; what goes on to the next stage is a tensor or a tuple "
-                "of tensors"
+                f"stage {stage} returns {kind_of(each)}{inside}; it should return a tensor or a tuple of tensors"
             )
     if isinstance(value, torch.Tensor):
         return laid_out(value)
@@ -96,35 +97,37 @@ def crossing(value: Any, stage: int) -> Any:
 
 
 def laid_out(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without gaps, in rows or in channels_last."""
+    """The tensor without gaps, contiguous or in channels_last."""
     last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
     return tensor if last or tensor.is_contiguous() else tensor.contiguous()
 
 
 def trainable(loss: Any) -> torch.Tensor:
-    """A loss that training can go by.
+    """The loss, if a training can use it.
 
     Raises:
-        PipelagError: it is no tensor, of several numbers or whole ones, or without a gradient.
+        PipelagError: it is no tensor, has several numbers, is of an integer type, or has no gradient.
     """
     if not isinstance(loss, torch.Tensor):
-        raise PipelagError(f"the loss gives {kind_of(loss)}; it should give a tensor of one number")
+        raise PipelagError(f"the loss returns {kind_of(loss)}; it should return a tensor of one number")
     if loss.dim():
-        raise PipelagError(f"the loss gives {list(loss.shape)} numbers; it should give one: take their mean")
+        raise PipelagError(
+            f"the loss returns a tensor of shape {list(loss.shape)}; it should return one number, such as their mean"
+        )
     if not loss.is_floating_point():
-        raise PipelagError(f"the loss is of type {loss.dtype}; it should be a real number")
+        raise PipelagError(f"the loss is of type {loss.dtype}; it should be a floating-point number")
     if not loss.requires_grad:
         raise PipelagError("the loss has no gradient; compute it from the model's output, without detach or no_grad")
     return loss
 
 
 def alone(values: Sequence[Any]) -> Any:
-    """The inverse: one value by itself, several as a tuple."""
+    """The inverse of `as_tuple`: one value by itself, several as a tuple."""
     return values[0] if len(values) == 1 else tuple(values)
 
 
 def nodes_of(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """The nodes of autograd's graph behind these tensors, each once; a leaf's has it as `variable`."""
+    """The nodes of autograd's graph behind these tensors, each once; a leaf's node has the leaf as `variable`."""
     seen, todo = set[Any](), [tensor.grad_fn for tensor in tensors]
     while todo:
         node = todo.pop()
@@ -135,7 +138,7 @@ def nodes_of(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
 
 
 def weight_bytes(layers: Sequence[nn.Module]) -> list[int]:
-    """Bytes of each layer's parameters; one that several layers share counts in the first."""
+    """The bytes of each layer's parameters; a parameter that several layers share counts in the first of them."""
     counted: set[int] = set()
     sizes = []
     for layer in layers:
@@ -148,13 +151,15 @@ def weight_bytes(layers: Sequence[nn.Module]) -> list[int]:
 def own_outputs(
     value: Any, gradients: Sequence[torch.Tensor], received: Any
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The outputs that a layer's backward starts from, with their gradients, when the layer is run by itself.
+    """The outputs from which a layer's backward starts, and their gradients, if the layer is run by itself.
 
-    A tensor that only passes through has its gradient handed on as it is; autograd, asked to, would copy it, which it
-    does not do inside a stage.
+    A tensor that only passes through the layer gets its gradient assigned here. Autograd would copy the gradient, which
+    it does not do inside a stage.
 
     Args:
-        value: the layer's output; gradients: one for each of its tensors that needs one; received: its input.
+        value: the layer's output.
+        gradients: one for each tensor of the output that requires a gradient.
+        received: the layer's input.
     """
     passing = {id(t) for t in as_tuple(received)}
     outputs, output_gradients = [], []
@@ -169,22 +174,22 @@ def own_outputs(
 
 @contextmanager
 def unchanged_buffers(module: nn.Module) -> Iterator[None]:
-    """What happens inside leaves no trace in batch-norm statistics and counters."""
+    """Restore the module's buffers, such as batch-norm statistics and counters, on leaving."""
     held = [(part, name, buffer) for part in module.modules() for name, buffer in part._buffers.items()]
     values = [(buffer, buffer.clone()) for _, _, buffer in held if buffer is not None]
     try:
         yield
     finally:
         for part, name, buffer in held:
-            part._buffers[name] = buffer  # whatever took its place: `self.count = self.count + 1`
+            part._buffers[name] = buffer  # it may have been replaced: `self.count = self.count + 1`
         for buffer, before in values:
-            # Through `.data`: autograd may have saved the buffer for a backward to come, which reads batch statistics.
+            # Through `.data`: autograd may have saved the buffer for a later backward, which reads batch statistics.
             buffer.data.copy_(before)
 
 
 @contextmanager
 def unchanged_modes(module: nn.Module) -> Iterator[None]:
-    """What happens inside leaves every module in training or evaluation as it is."""
+    """Restore the training or evaluation mode of every submodule on leaving."""
     modes = [(part, part.training) for part in module.modules()]
     try:
         yield
@@ -194,10 +199,11 @@ def unchanged_modes(module: nn.Module) -> Iterator[None]:
 
 
 class BuffersRead:
-    """The buffers that a forward reads which is to be run again: a second one reads the same, whatever came between.
+    """Keeps the buffers that a forward reads, so that its recomputation reads the same ones, whatever came between.
 
-    Those are kept that `changed`, called after the first one, finds to be others than before; on a GPU all, for a host
-    would wait for the answer. Normalisations of torch's read none of theirs in training.
+    `changed`, called after the first forward, keeps only the buffers that have changed since before it. On a GPU it
+    keeps all, as the host would have to wait for the comparison. The buffers of torch's normalisation layers are left
+    out: in training these layers do not read them.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -212,7 +218,7 @@ class BuffersRead:
         self.kept = [(part, name, buffer, copies.get(id(buffer))) for part, name, buffer in places]
 
     def changed(self) -> None:
-        """Keep those alone that have changed. By their values: of what is written through `.data` no counter tells."""
+        """Keep only buffers whose values have changed. Version counters do not show what is written through `.data`."""
         self.kept = [
             (part, name, buffer, copy)
             for part, name, buffer, copy in self.kept
@@ -222,7 +228,7 @@ class BuffersRead:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Around the second forward, which leaves no trace; its backward may read these tensors, so that they stay."""
+        """Around the second forward, which leaves the buffers unchanged. Its backward may still read the kept ones."""
         with unchanged_buffers(self.module):
             for part, name, _, copy in self.kept:
                 part._buffers[name] = copy
@@ -230,17 +236,17 @@ class BuffersRead:
 
 
 def _known_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of the CPU have the same values; of a device's nobody asks."""
+    """Whether two CPU tensors have the same values; False on a device, which would have to be waited for."""
     return one.device.type == "cpu" and torch.equal(one, other)
 
 
 @contextmanager
 def kept_for_backward(but: set[int], look: Callable[[torch.Tensor], None] | None = None) -> Iterator[dict[int, int]]:
-    """Bytes of every tensor that autograd keeps meanwhile, by the place of its storage, each once.
+    """The bytes of the tensors that autograd saves in the body, by the address of their storage, each once.
 
     Args:
-        but: places (`untyped_storage().data_ptr()`) that do not count, such as the weights'.
-        look: is shown each of them.
+        but: addresses (`untyped_storage().data_ptr()`) that do not count, such as the weights'.
+        look: called with each tensor.
     """
     sizes: dict[int, int] = {}
 

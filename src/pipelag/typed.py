@@ -1,6 +1,6 @@
-"""Values from outside, typed: refused with their place, what they are, what would be right, and the nearest name.
+"""Check the types of values from outside; a refusal gives the place, the value, what would be right, the nearest name.
 
-No torch. What pydantic finds wrong is said in this project's words by one function, `mistake`.
+No torch. One function, `mistake`, puts pydantic's errors into this project's words.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ from pipelag.files import plain
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 else:
-    ModelMetaclass = type(BaseModel)  # which pydantic does not export
+    ModelMetaclass = type(BaseModel)  # pydantic does not export it
 
 
 class _Refusing(ModelMetaclass):
-    """Whoever makes a model in Python is refused in this project's words. Parts of it, and `model_validate`, whose
-    callers know where the content is from, give pydantic's `ValidationError`: it holds the places of all mistakes.
+    """Makes the constructor of a model raise `PipelagError` in this project's words.
+
+    Nested models and `model_validate` still raise pydantic's `ValidationError`, which holds the places of all mistakes:
+    callers of `model_validate` know where the content comes from, and say so.
     """
 
     def __call__(cls, *args: Any, **fields: Any) -> Any:
@@ -49,44 +51,44 @@ class _Refusing(ModelMetaclass):
 
 
 class Closed(BaseModel, metaclass=_Refusing):
-    """A closed set of fields, fixed once made."""
+    """A model with a closed set of fields, which is immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Typed(BaseModel, metaclass=_Refusing):
-    """A closed set of fields, fixed once made, whose values are of the stated types, and finite numbers.
+    """An immutable model with a closed set of fields, whose values have exactly the stated types; numbers are finite.
 
-    Nothing is converted: "3", 3.0 and true are no whole numbers.
+    Nothing is converted: "3", 3.0 and true are not whole numbers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def _whole(key: Any) -> Any:
-    """JSON has only texts for keys."""
+    """The key as an int if it is the text of one: keys in JSON are always texts."""
     return int(key) if isinstance(key, str) and re.fullmatch(r"[0-9]{1,9}", key) else key
 
 
-# More than any machine has or paper trains: what is beyond is a slip, and would take all memory or all day.
+# More than any machine has or any paper trains. A larger number is a typo, and would take all memory or all day.
 MOST_STEPS, MOST_STAGES, MOST_WORKERS, MOST_BATCH = 10**9, 10_000, 4096, 2**24
 
-MOST_RATE = 1e38  # of learning: beyond it float32 has no numbers
+MOST_RATE = 1e38  # a learning rate; float32 has no larger numbers
 MOST_PASSES = 200_000  # stages times microbatches: the passes of a minibatch, which a schedule lists one by one
 
-Stage = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MOST_STAGES)]  # a key: the number of a stage
+Stage = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MOST_STAGES)]  # a stage's number, as a key
 Cut = Annotated[int, Field(ge=1, le=10**6)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what numpy's and torch's generators both take
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # in the range that NumPy's and torch's generators both take
 Options = Annotated[dict[str, Any], AfterValidator(lambda options: plain(options, "the options"))]
 T = TypeVar("T")
-Tuple = Annotated[tuple[T, ...], Field(strict=False)]  # a list does
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=100)]  # part of a path, a word of a shell
+Tuple = Annotated[tuple[T, ...], Field(strict=False)]  # a list is taken too
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=100)]  # fits into a path and a shell command
 
 M = TypeVar("M", bound=BaseModel)
 
 
 def checked(model: type[M], content: Any, kind: str) -> M:
-    """`content` as the model; the first mistake is refused.
+    """`content` as an instance of the model; raises `PipelagError` for the first mistake.
 
     Args:
         kind: what the content's keys are called in the refusal, such as "option of a plan".
@@ -103,9 +105,11 @@ def checked(model: type[M], content: Any, kind: str) -> M:
 
 
 class Mistake(NamedTuple):
-    """What is wrong. place: such as "phases.0.steps", empty for the whole; words: of it, in words.
+    """A mistake in a content.
 
-    key, near: of a key that is not known, itself and the end of the refusal.
+    place: where it is, such as "phases.0.steps"; empty for the whole content.
+    words: what is wrong there.
+    key, near: for an unknown key, the key and the end of the refusal.
     """
 
     place: str
@@ -114,7 +118,7 @@ class Mistake(NamedTuple):
     near: str = ""
 
     def at(self, where: str) -> PipelagError:
-        """The refusal of what was read from `where`."""
+        """The refusal of a content that was read from `where`."""
         if self.key:
             at = f" at {self.place}" if self.place != self.key else ""
             return PipelagError(f"{where}: unknown key '{self.key}'{at}{self.near}")
@@ -122,10 +126,10 @@ class Mistake(NamedTuple):
 
 
 def mistake(error: ValidationError, content: Any, model: type[BaseModel] | None = None) -> Mistake:
-    """The first mistake of those that pydantic found.
+    """The mistake to report of those that pydantic found: an unknown key, or else one in the first field with mistakes.
 
-    A misspelt key is also a missing one, and no type of a union fits: of the mistakes in one field the misspelling says
-    most, then those in the depth.
+    A misspelt key is also reported as a missing one, and a union reports a mistake for each of its types. So an unknown
+    key comes first, and within a field the mistake with the deepest place.
     """
     mistakes = [(_place(each, content), each) for each in error.errors(include_url=False)]
     first = next((one for one in mistakes if one[1]["type"] == "extra_forbidden"), mistakes[0])
@@ -142,7 +146,7 @@ def mistake(error: ValidationError, content: Any, model: type[BaseModel] | None 
 
 
 def _place(each: ErrorDetails, content: Any) -> tuple[Any, ...]:
-    """Where a mistake is, without the types of unions that pydantic names on the way."""
+    """The place of a mistake, without the types of unions that pydantic adds to it."""
     place: list[Any] = []
     loc = each["loc"]
     for number, part in enumerate(loc):
@@ -162,7 +166,7 @@ def _said(each: ErrorDetails, alike: Sequence[ErrorDetails], place: Sequence[Any
     if kind == "missing":
         return "is missing"
     if kind == "value_error":  # our own words: those of a validator
-        return f"is not right: {each['ctx']['error']}" if place else str(each["ctx"]["error"])
+        return f"is invalid: {each['ctx']['error']}" if place else str(each["ctx"]["error"])
     names = [
         name for other in alike for name in re.findall(r"'([^']*)'", str(other.get("ctx", {}).get("expected", "")))
     ]
@@ -173,7 +177,7 @@ def _said(each: ErrorDetails, alike: Sequence[ErrorDetails], place: Sequence[Any
 
 
 def _expected(each: ErrorDetails) -> str:
-    """What would be right, in words."""
+    """What would be right instead, in words."""
     kind, ctx = each["type"], each.get("ctx", {})
     if each["loc"][-1:] == ("[key]",):
         return "under another key: " + (WANTED.get(kind) or each["msg"]).format(**ctx)
@@ -185,14 +189,14 @@ WANTED = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("finite_number",), "a finite number"),
-    **dict.fromkeys(("string_type", "string_unicode"), "a text"),
+    **dict.fromkeys(("string_type", "string_unicode"), "a string"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list"),
     **dict.fromkeys(
         ("dict_type", "model_type", "mapping_type", "model_attributes_type"), "a mapping of names to values"
     ),
     "none_required": "null",
-    "invalid_key": "a mapping whose keys are texts",
+    "invalid_key": "a mapping whose keys are strings",
     "greater_than": "above {gt:g}",
     "greater_than_equal": "{ge:g} or more",
     "less_than": "below {lt:g}",
@@ -200,8 +204,8 @@ WANTED = {
     "literal_error": "{expected}",
     "too_short": "at least {min_length} long",
     "too_long": "at most {max_length} long",
-    "string_too_short": "a text of at least {min_length} characters",
-    "string_too_long": "a text of at most {max_length} characters",
+    "string_too_short": "a string of at least {min_length} characters",
+    "string_too_long": "a string of at most {max_length} characters",
     "string_pattern_mismatch": "a name of letters, digits, '_', '.' and '-'",
     "is_instance_of": "an instance of {class}",
     "callable_type": "a function",
@@ -209,15 +213,16 @@ WANTED = {
 
 
 def check_passes(stages: int, microbatches: int) -> None:
-    """Refuse a minibatch of more passes than can be laid out in a second."""
+    """Refuse a minibatch with more passes than a schedule can lay out in about a second."""
     if stages * microbatches > MOST_PASSES:
         raise PipelagError(
-            f"{microbatches:,} microbatches on {stages:,} stages are too many: {MOST_PASSES:,} passes at most"
+            f"{microbatches:,} microbatches on {stages:,} stages are too many: their product should be at "
+            f"most {MOST_PASSES:,}"
         )
 
 
 def keys_at(model: type[BaseModel] | None, place: Sequence[Any]) -> list[str]:
-    """The keys that the model at a place inside `model` has."""
+    """The keys of the model at a place inside `model`."""
     models = [model] if model is not None else []
     for part in place:
         models = [inner for each in models for inner in _inside(each, part)]
@@ -225,9 +230,9 @@ def keys_at(model: type[BaseModel] | None, place: Sequence[Any]) -> list[str]:
 
 
 def _inside(model: Any, part: Any) -> list[Any]:
-    """The models that a field of a model, or an item of what it holds, may be."""
+    """The models that a field of a model may hold; for an item of a list or mapping, the model itself."""
     field = model.model_fields.get(str(part))
-    return _models(field.annotation) if field is not None else [model]  # an item: its model is found already
+    return _models(field.annotation) if field is not None else [model]
 
 
 def _models(annotation: Any) -> list[Any]:
@@ -237,12 +242,12 @@ def _models(annotation: Any) -> list[Any]:
 
 
 def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str], kind: str) -> None:
-    """Refuse keyword arguments that a function does not take after its `first` positional ones, or goes without.
+    """Refuse keyword arguments that a function does not take after its `first` positional ones, or missing ones.
 
-    Of a mapping the values are looked at, too, where their types are simple ones.
+    If `given` is a mapping, values of simple types are checked, too.
 
     Raises:
-        PipelagError: naming the keyword, what it is (`kind`), and the nearest right one.
+        PipelagError: names the keyword, what it is (`kind`), and the nearest right one.
     """
     cached = isinstance(function, Hashable)
     taken = (_parameters if cached else _parameters.__wrapped__)(function)[first:]
@@ -265,10 +270,10 @@ def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str
                 raise PipelagError(f"the {named(kind, name)} is {shown(value)}; it should be {wanted}")
 
 
-WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", type(None): "null"}
+WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a string", type(None): "null"}
 
 
-# Every spec asks for those of its model, data, optimizer and methods anew.
+# Cached, as every spec checks its model, data, optimizer and methods.
 
 
 @lru_cache(maxsize=512)
@@ -278,7 +283,7 @@ def _parameters(function: Callable[..., Any]) -> list[Parameter]:
 
 @lru_cache(maxsize=512)
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of a function's parameters, as far as they can be told."""
+    """The types of a function's parameters; empty if they cannot be resolved."""
     try:
         return get_type_hints(getattr(function, "func", function))
     except (NameError, TypeError, AttributeError):
@@ -286,7 +291,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _plain_types(hint: Any) -> tuple[Any, ...]:
-    """The simple types, and the words, that a hint is made of; none where it is made of others too."""
+    """The simple types and the literals in a type hint; empty if the hint has any other part."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -295,14 +300,14 @@ def _plain_types(hint: Any) -> tuple[Any, ...]:
 
 
 def _like(default: Any) -> tuple[Any, ...]:
-    """Without a hint: what is like the default; a number where that is none."""
+    """The types allowed without a type hint: that of the default; for the default None, numbers and None."""
     if default is None:
         return (int, float, type(None))
     return (int, float) if type(default) is float else (type(default),) if type(default) in WORDS else ()
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of a simple type, or the word itself. A whole number is a number, true is none."""
+    """Whether a value has the simple type, or equals the literal. An int counts as a float, a bool as neither."""
     if not isinstance(kind, type):
         return type(value) is type(kind) and bool(value == kind)
     if kind is float:

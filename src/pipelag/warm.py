@@ -1,17 +1,17 @@
-"""A warm process that forks: a workflow's jobs begin with matplotlib and torch loaded, in milliseconds, not seconds.
+"""A warm process that forks: a workflow's jobs start with matplotlib and torch loaded, in milliseconds, not seconds.
 
     python -m pipelag.warm SOCKET
 
-serves `pipelag` commands on a Unix socket until its parent is gone; Snakemake starts one (`WarmProcess`). A client
-(`job.py` beside this, which needs nothing but Python's own library) passes the command's words, its working
-directory, environment, and standard output and error; what answers is a fork of this process that carries the command
-out as if it had been started by itself. The client's end gone, the fork is ended too; a signal to the client reaches
-the fork. Nothing here runs torch before a fork, whose threads a fork would lack.
-A command that starts workers (`pipelag.distributed.launch`) starts clients in their stead: its workers are forks too.
+serves `pipelag` commands on a Unix socket until its parent is gone; Snakemake starts one (`WarmProcess`). The client is
+`job.py` in this folder, which needs only Python's standard library. It passes the command's words, its working
+directory, its environment, and its standard output and error. A fork of this process then carries the command out as if
+it had been started by itself. If the client ends, the fork is killed; a signal to the client reaches the fork. Torch
+runs nothing in this process, because a fork would lack the threads that torch starts. A command that starts workers
+(`pipelag.distributed.launch`) starts clients instead, so that its workers are forks, too.
 
-What computes (torch) is loaded when the first command comes that is none of drawing. A fork that draws stays, and draws
-what is asked for next: what config, schedules and fonts have taught it need not be read again. There are as many of
-these as ever drew at the same time.
+Torch and other modules that compute are loaded when the first command that does not draw comes. A fork that draws
+stays and takes the next command that draws, so that config, schedules and fonts need not be read again. There are as
+many such forks as have ever drawn at the same time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import Any, NoReturn
 
 from pipelag.job import PARENT, QUIET, end_with_parent, leave_with_parent, open_streams
 
-DRAWING = (  # what commands that draw need; importing them does no work
+DRAWING = (  # modules for commands that draw; importing them computes nothing
     "pandas",
     "matplotlib.pyplot",
     "pipelag.__main__",
@@ -45,9 +45,9 @@ DRAWING = (  # what commands that draw need; importing them does no work
     "pipelag.commands.report",
     "pipelag.report.frames",
 )
-COMPUTING = (  # what most others need besides; four times as long
+COMPUTING = (  # further modules for most other commands; loading them takes four times as long
     "torch",
-    "torch._dynamo",  # which every optimizer imports when it is made: 2 s of a processor
+    "torch._dynamo",  # imported by every optimizer when it is made, which takes 2 s
     "torchvision",
     "sklearn.datasets",
     "sacrebleu",
@@ -58,13 +58,13 @@ COMPUTING = (  # what most others need besides; four times as long
     "pipelag.runs.kinds.theory",
     "pipelag.runs.kinds.timeline",
 )
-STAY = ("result", "report")  # commands that leave nothing behind in their process but what they have read
-FOLDER = "pipelag-warm-"  # and some letters, beside other temporary files
-MOST = 1 << 20  # bytes of a request
+STAY = ("result", "report")  # commands that leave nothing in their process but caches of what they have read
+FOLDER = "pipelag-warm-"  # the beginning of the folder's name, among other temporary files
+MOST = 1 << 20  # the most bytes of a request
 
 
 def load(names: Sequence[str]) -> None:
-    """Import what the forks will need; a part that is not there is left to them."""
+    """Import the modules that forks will need; an import that fails is left to the forks."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -74,15 +74,18 @@ def load(names: Sequence[str]) -> None:
 
 
 def carry_out(request: dict[str, Any], streams: Sequence[int]) -> int:
-    """In a fork: be the command that was asked for; returns its exit code."""
+    """In a fork: carry out the requested command; returns its exit code.
+
+    streams: the file descriptors for standard output and error.
+    """
     for number, stream in enumerate(streams, start=1):
         os.dup2(stream, number)
         os.close(stream)
     os.environ.clear()
-    os.environ.update(request["environment"] | {PARENT: str(os.getppid())})  # the client leaves with its own parent
+    os.environ.update(request["environment"] | {PARENT: str(os.getppid())})  # this fork's parent, not the client's
     os.chdir(request["folder"])
     words = request["words"]
-    sys.argv = ["pipelag", *words]  # what a run's environment.json says it was made by
+    sys.argv = ["pipelag", *words]  # recorded in a run's environment.json
     module, words = (words[1], words[2:]) if words[:1] == ["-m"] else ("pipelag.__main__", words)
     try:
         return import_module(module).main(words)
@@ -100,8 +103,8 @@ def carry_out(request: dict[str, Any], streams: Sequence[int]) -> int:
 
 
 def work(control: socket.socket) -> NoReturn:
-    """A fork's life: requests come over `control`, exit codes go back, until it is closed."""
-    os.setsid()  # a group of its own, so that its own processes end with it
+    """In a fork: carry out the requests that come over `control` and send exit codes back, until it is closed."""
+    os.setsid()  # a process group of its own, so that the processes it starts end with it
     end_with_parent()
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
@@ -109,25 +112,25 @@ def work(control: socket.socket) -> NoReturn:
     with suppress(OSError, ValueError, KeyboardInterrupt):
         while True:
             code = carry_out(*receive(control))
-            for number in (1, 2):  # whoever reads a command's output sees its end
+            for number in (1, 2):  # close the command's output, so that its reader sees the end
                 os.dup2(nowhere, number)
             control.sendall(bytes([code & 255]))
-    os._exit(1)  # no code was sent, or the server has it and wants no more
+    os._exit(1)  # no exit code was sent, or the server has it and has closed `control`
 
 
 def pass_on(process: int, number: int) -> None:
-    """A signal to a fork and what it has started; to the fork alone where it has not come to make its own group yet."""
+    """Send a signal to a fork's process group; only to the fork if it has not made its group yet."""
     for send in (os.killpg, os.kill):
         try:
             send(process, number)
             return
-        except ProcessLookupError:  # of the group; of the process: it has ended
+        except ProcessLookupError:  # there is no such group yet; or no such process: it has ended
             continue
 
 
 @dataclass
 class Fork:
-    """A fork with the server's end of its control, and the client that it works for; None: it waits for work."""
+    """A fork, the server's end of its control connection, and the client that it works for; None: it waits for work."""
 
     process: int
     control: socket.socket
@@ -135,7 +138,7 @@ class Fork:
 
 
 class Server:
-    """The forks, at work or waiting."""
+    """Accepts clients, and keeps the forks that work for them or wait."""
 
     def __init__(self, path: Path) -> None:
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -146,18 +149,18 @@ class Server:
         self.watch.register(self.listening, selectors.EVENT_READ, self.begin)
         self.parent = os.getppid()
         self.waiting: list[Fork] = []
-        self.computes = False  # whether what only computing needs has been loaded
+        self.computes = False  # whether COMPUTING has been loaded
 
     def serve(self) -> None:
-        """Until the parent is gone."""
+        """Handle events until the parent is gone."""
         while os.getppid() == self.parent:
             for key, _ in self.watch.select(timeout=2.0):
                 live = self.watch.get_map().get(key.fd)
-                if live is not None and live.fileobj is key.fileobj:  # no event before it has ended this one
+                if live is not None and live.fileobj is key.fileobj:  # an event before this one may have closed it
                     key.data()
 
     def begin(self) -> None:
-        """A client is there: a fork that waits, or a new one, carries its request out."""
+        """Accept a client, and give its request to a waiting fork or to a new one."""
         client, _ = self.listening.accept()
         try:
             request, streams = receive(client)
@@ -181,7 +184,7 @@ class Server:
             os.close(stream)
 
         def done() -> None:
-            """The fork sends an exit code, or has ended without one."""
+            """Handle the fork's exit code, or its end without one."""
             code = b""
             with suppress(OSError):
                 code = fork.control.recv(1)
@@ -200,7 +203,7 @@ class Server:
                 fork.client = None
 
         def heard() -> None:
-            """The client passes a signal on, or is gone."""
+            """Handle a signal that the client passes on, or the client's end."""
             word = b""
             with suppress(OSError):
                 word = client.recv(1)
@@ -214,26 +217,26 @@ class Server:
         self.watch.register(client, selectors.EVENT_READ, heard)
 
     def end(self, fork: Fork) -> int:
-        """Let a fork end; its exit code."""
+        """Let a fork end; returns its exit code."""
         fork.control.close()
         _, status = os.waitpid(fork.process, 0)
         return os.waitstatus_to_exitcode(status)
 
     def bury(self, fork: Fork) -> None:
-        """A fork that waited is gone."""
+        """Remove a waiting fork that has ended."""
         self.watch.unregister(fork.control)
         self.waiting.remove(fork)
         self.end(fork)
 
     def fork(self, client: socket.socket, streams: Sequence[int]) -> Fork:
-        """A new fork, which waits for a request; it keeps nothing of the server's open."""
+        """Start a fork, which waits for a request; it closes all of the server's connections."""
         ours, theirs = socket.socketpair()
         child = os.fork()
         if child == 0:
             for each in (*(key.fileobj for key in self.watch.get_map().values()), client, ours):
                 assert isinstance(each, socket.socket)
                 each.close()
-            for stream in streams:  # which come to it over its control
+            for stream in streams:  # the fork gets them over its control connection
                 os.close(stream)
             self.watch.close()
             work(theirs)
@@ -242,7 +245,11 @@ class Server:
 
 
 def receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """A request, one line of JSON, and the file descriptors that came with it."""
+    """Receive a request, one line of JSON, and the two file descriptors that come with it.
+
+    Raises:
+        ValueError: the connection is closed, or what came is no request.
+    """
     streams, text = array.array("i"), b""
     while not text.endswith(b"\n"):
         part, extra, _, _ = client.recvmsg(65536, socket.CMSG_SPACE(2 * streams.itemsize))
@@ -259,7 +266,7 @@ def receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def remove_abandoned() -> None:
-    """Remove our folders whose warm process was killed: generated data lie in them, and nobody answers there."""
+    """Remove folders of warm processes that were killed: generated data are in them, and nobody listens there."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
             about = folder.stat()
@@ -275,14 +282,14 @@ def remove_abandoned() -> None:
 
 
 class WarmProcess:
-    """A warm process for the time of a workflow; jobs find it by PIPELAG_WARM in their environment."""
+    """A warm process for the duration of a workflow; jobs find it by PIPELAG_WARM in their environment."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.socket = ""
 
     def start(self, log: str | Path) -> None:
-        """Start it beside the caller, and let it write to `log`; where forks cannot be watched there is none."""
+        """Start the process, whose output goes to `log`; does nothing on a system without pidfd_open."""
         if self.process is not None or not hasattr(os, "pidfd_open"):
             return
         remove_abandoned()
@@ -295,8 +302,8 @@ class WarmProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=text,
                 stderr=text,
-                start_new_session=True,  # the keyboard's signals are for the jobs, which pass them on
-                # torch reads its level when it is loaded here, for all forks
+                start_new_session=True,  # signals from the keyboard go to the jobs, which pass them on
+                # torch reads its log level when it is loaded in this process, for all forks
                 env=QUIET | os.environ | {PARENT: str(os.getpid())},
             )
         while not path.exists() and self.process.poll() is None:
@@ -304,7 +311,7 @@ class WarmProcess:
         self.socket = os.environ["PIPELAG_WARM"] = str(path)
 
     def stop(self) -> None:
-        """End it; no job is under way any more."""
+        """Kill the process. Call this when no job is running any more."""
         os.environ.pop("PIPELAG_WARM", None)
         if self.process is not None:
             self.process.kill()
@@ -316,8 +323,8 @@ class WarmProcess:
 def main() -> int:
     """Serve on the socket that the command line names."""
     leave_with_parent()
-    open_streams()  # here, for the forks: once such a stream leads elsewhere, Python cannot set it any more
-    server = Server(Path(sys.argv[1]))  # first, so that clients wait for it instead of starting by themselves
+    open_streams()  # here, for the forks: a fork's streams are replaced later, when Python cannot set them up any more
+    server = Server(Path(sys.argv[1]))  # before loading, so that clients wait for it instead of starting by themselves
     load(DRAWING)
     server.serve()
     return 0

@@ -1,9 +1,9 @@
-"""What `snakemake` says of pipelag's workflow: a line per finished job, and what went wrong.
+"""What `snakemake` prints about pipelag's workflow: a line per finished job, and errors.
 
     [ 12 %] 75 of 612, about 41 min left: leaderboard table_1, PipeDream, seed 1 (6 s)
 
 Snakemake finds loggers by the name of their package; profiles/default asks for this one (`logger`). A dry run,
-`--verbose` and `--quiet` are as ever, and what is no progress, such as a refusal, is in Snakemake's own words.
+`--verbose` and `--quiet` work as usual, and Snakemake prints warnings and refusals itself.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-NAMES: dict[str, str] = {}  # what a run is for, by its id; the workflow fills it
-WORTH = ("Nothing to be done",)  # of the sentences that are no event
-ECHO = "CalledProcessError in file"  # a failed job's whole command, beside what it said itself
-LEAST = 8 * 2**20  # bytes that a disk needs to be free for anything to be made on it
-FULL = "no room is left on the disk"
-EARLY = 60.0  # seconds before which no time left is foretold
+NAMES: dict[str, str] = {}  # a run's name by its id; the workflow fills it
+WORTH = ("Nothing to be done",)  # messages that are no event and are printed all the same
+ECHO = "CalledProcessError in file"  # the whole command of a failed job, which has printed its own error
+LEAST = 8 * 2**20  # free bytes on the disk that any work needs
+FULL = "there is no room left on the disk"
+EARLY = 60.0  # seconds before the time left is estimated
 
 
 class LogHandler(LogHandlerBase):
-    """Writes to standard error; a dry run, as ever, to standard output."""
+    """Writes to standard error; a dry run, as usual, to standard output."""
 
     writes_to_stream = True
     writes_to_file = False
@@ -36,13 +36,13 @@ class LogHandler(LogHandlerBase):
     needs_rulegraph = False
 
     def __post_init__(self) -> None:
-        self.jobs: dict[int, tuple[str, bool, float]] = {}  # under way: name, whether a run, since when
+        self.jobs: dict[int, tuple[str, bool, float]] = {}  # running jobs: name, whether a run, start
         self.finished: list[str] = []
         self.began = time.monotonic()
         self.runs = self.runs_done = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it, keep it for later, or leave it."""
+        """Print a record, keep it for the next line, or drop it."""
         try:
             text = self.said(record)
             if text:
@@ -51,7 +51,7 @@ class LogHandler(LogHandlerBase):
             self.handleError(record)
 
     def said(self, record: Any) -> str:
-        """The words for a record; none for most."""
+        """The text for a record; empty for most."""
         event, settings = getattr(record, "event", None), self.common_settings
         if settings.dryrun or settings.verbose or record.levelno >= logging.WARNING:
             if ECHO in record.getMessage() and not settings.verbose:
@@ -73,7 +73,7 @@ class LogHandler(LogHandlerBase):
         return ""
 
     def progress(self, done: int, total: int) -> str:
-        """How far it is, how long it may still take, and what was finished since the last line."""
+        """The progress, the estimated time left, and the jobs finished since the last line."""
         passed = time.monotonic() - self.began
         share = self.runs_done / self.runs if self.runs else done / total
         left = ""
@@ -83,7 +83,7 @@ class LogHandler(LogHandlerBase):
         return f"[{100 * done // total:3d} %] {done} of {total}{left}" + (f": {names}" if names else "")
 
     def failed(self, record: Any) -> str:
-        """Which job failed and where its log is, whose end the job itself has printed."""
+        """Which job failed, and where its log is; the job itself has printed the log's end."""
         logs = getattr(record, "log", None) or []
         where = f"; its log: {' '.join(map(str, logs))}" if logs else ""
         name, _, _ = self.jobs.pop(getattr(record, "jobid", -1), (record.rule_name, False, 0.0))
@@ -92,7 +92,7 @@ class LogHandler(LogHandlerBase):
 
 
 def named(record: Any) -> str:
-    """A job in words."""
+    """A job's name."""
     wildcards: Mapping[str, str] = record.wildcards or {}
     if record.rule_name == "run":
         return NAMES.get(wildcards["id"], f"run {wildcards['id']}")

@@ -83,7 +83,7 @@ def test_what_is_cut_short_or_no_archive_is_refused(tmp_path: Path) -> None:
     whole = tar({"a": bytes(range(256)) * 200})
     for content in (whole[: len(whole) // 2], b"hello", b""):
         (tmp_path / "a.tar.gz").write_bytes(content)
-        with pytest.raises(PipelagError, match="not a whole tar or zip archive"):
+        with pytest.raises(PipelagError, match="not a complete tar or zip archive"):
             list(members(tmp_path / "a.tar.gz"))
 
 
@@ -97,5 +97,5 @@ def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_hold_it_is_told(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("no folder")
-    with pytest.raises(PipelagError, match=r"a.tar could not be unpacked into .*out \(.*\); mend that"):
+    with pytest.raises(PipelagError, match=r"a.tar could not be unpacked into .*out \(.*\); fix that"):
         unpack(make(tmp_path, "tar", "one", b"hello"), tmp_path / "taken" / "out")

@@ -116,7 +116,7 @@ def test_what_has_arrived_is_not_given_up_for_an_error_page(tmp_path: Path) -> N
     (tmp_path / "a.gz.part").write_bytes(CONTENT[:1000])
     with serving(page_gz=b"<html>Come back later</html>") as site:
         site.ranges = False
-        with pytest.raises(Unavailable, match="1,000 bytes are kept.*gives a file of 28 bytes instead of 300,000"):
+        with pytest.raises(Unavailable, match="1,000 bytes are kept.*sends a file of 28 bytes instead of 300,000"):
             download([site.address + "page.gz"], tmp_path / "a.gz", sums(CONTENT), pause=0.0)
     assert (tmp_path / "a.gz.part").read_bytes() == CONTENT[:1000]
 
@@ -134,7 +134,7 @@ def test_a_server_that_keeps_cutting_is_given_up_and_the_part_kept(tmp_path: Pat
 def test_a_truncated_file_is_named_so(tmp_path: Path) -> None:
     with (
         serving(a_gz=CONTENT[:2000]) as site,
-        pytest.raises(Unavailable, match="truncated there, it ends after 2,000 of 300,000 bytes"),
+        pytest.raises(Unavailable, match="truncated on the server: it ends after 2,000 of 300,000 bytes"),
     ):
         download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT), pause=0.0)
 
@@ -231,7 +231,7 @@ def test_a_server_that_trickles_is_given_up(tmp_path: Path, monkeypatch: pytest.
     began = time.monotonic()
     with serving(a_gz=CONTENT) as site:
         site.trickle, site.slow_head = 0.01, slow_head
-        sentence = "no whole answer in 0.5 s" if slow_head else "gives less than 1,000 bytes a second"
+        sentence = "no complete answer within 0.5 s" if slow_head else "sends less than 1,000 bytes a second"
         with pytest.raises(Unavailable, match=sentence):
             download([site.address + "a.gz"], tmp_path / "a.gz", sums(CONTENT), pause=0.0)
         assert len(site.asked) == module.RETRIES + 1

@@ -118,6 +118,10 @@ def test_the_official_files_stay_official_where_a_manifest_describes_them(tmp_pa
     assert fetch("mnist", mirrors=[mirror(tmp_path / "m", FILES, name="mnist", layout="idx-gz")]).official
 
 
+def test_the_official_files_read_in_another_way_are_another_release(tmp_path: Path, official: Manifest) -> None:
+    assert not fetch("mnist", mirrors=[mirror(tmp_path / "m", FILES, name="mnist", layout="image-folder-zip")]).official
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_one_file_of_another_content_makes_another_release(tmp_path: Path, official: Manifest, name: str) -> None:
     other = FILES | {name: mnist_files(train=31, test=11)[name]}
@@ -174,7 +178,7 @@ def test_the_command_fails_with_one_sentence(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("shapes", "'shapes' has no files to fetch: what registered it makes or reads it when a run asks for it\n"),
+        ("shapes", "'shapes' has no files to fetch: it is generated, or read by its plugin, when a run needs it\n"),
         ("imagenet", "'imagenet' is not fetched: ImageNet is not passed on: put train/ and val/, with a folder per "),
     ],
 )

@@ -57,7 +57,7 @@ def test_unknown_words_need_a_place() -> None:
     assert known.words[int(known.test[1])] == "<unk>"
     with pytest.raises(PipelagError, match="has no words"):
         running_text("toy", "toy", [], ["a"])
-    with pytest.raises(PipelagError, match="too few for 8 rows with stretches of 50"):
+    with pytest.raises(PipelagError, match="too few for a batch of 8 rows and stretches of 50 words"):
         LanguageBatches(running_text("toy", "toy", ["a b"] * 20, ["a"]), 8, 50, 0)
 
 

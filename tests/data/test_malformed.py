@@ -287,12 +287,12 @@ LARGE: dict[str, tuple[str, Callable[[], bytes], Callable[[Path], Any], str]] = 
     ),
     "an idx whose sizes overflow": ("a.gz", lambda: idx_head(1 << 31, 1 << 31, 4), readers.read_idx, "promises"),
     "an idx of 200 dimensions": ("a.gz", lambda: idx_head(*[1] * 200), readers.read_idx, "promises 1 x 1 x .* [.]{3}$"),
-    "nested json": ("test.jsonl.xz", lambda: lzma.compress(b"[" * 100_000), reviews, "line 1: no review"),
+    "nested json": ("test.jsonl.xz", lambda: lzma.compress(b"[" * 100_000), reviews, "line 1: it should be a review"),
     "an id that is infinite": (
         "test.jsonl.xz",
         lambda: lzma.compress(b'{"id": Infinity, "label": 1, "text": ""}'),
         reviews,
-        "line 1: no review",
+        "line 1: it should be a review",
     ),
 }
 

@@ -41,13 +41,13 @@ def test_official_sums_agree_with_torchvision() -> None:
         ("datasets: {a: {layot: x}}", "datasets.a.layout: Field required"),
         ("dataset: {}", "datasets: Field required"),
         ("datasets: {a: {layout: x, files: [{path: a, bytes: 1}]}}", "a file needs 'sha256' or 'md5'"),
-        (f"datasets: {{a: {{layout: x, files: [{{path: ../a, bytes: 1, sha256: {GOOD}}}]}}}}", "'../a' leaves the mir"),
+        (f"datasets: {{a: {{layout: x, files: [{{path: ../a, bytes: 1, sha256: {GOOD}}}]}}}}", "'../a' points outside"),
         ("datasets: {a: {layout: x, files: [{path: a, bytes: 1, sha256: abc}]}}", "datasets.a.files.0.sha256: "),
         ("- 1", "this should be a mapping with datasets"),
         ("datasets: [", "is not YAML"),
         (
             f"datasets: {{a: {{layout: x, files: [{{path: a, bytes: 1, sha256: {GOOD}, sha256: {'b' * 64}}}]}}}}",
-            "the key 'sha256' is there twice (line 1)",
+            "the key 'sha256' appears twice (line 1)",
         ),
     ],
 )

@@ -121,7 +121,7 @@ def test_a_users_own_set(own_name: str) -> None:
         return replace(small, name=own_name, train_images=small.train_images.flip(3)) if flip else small
 
     assert load("own", flip=True).summary()["name"] == "own"
-    with pytest.raises(PipelagError, match="'own' is registered already; choose another name"):
+    with pytest.raises(PipelagError, match="'own' is already registered; choose another name"):
         register(own_name)(small_shapes)
 
 
@@ -140,7 +140,7 @@ def test_an_error_inside_a_users_set_is_shown_as_it_is(own_name: str) -> None:
         ({"train_images": torch.zeros(1200, 3, 32, 32)}, r"train_images of 'shapes' are torch.float32 .* torch.uint8"),
         ({"test_labels": torch.zeros(299, dtype=torch.int64)}, r"test_labels .* torch.int64 \(300,\)"),
         ({"classes": ("a",)}, "train_labels of 'shapes' run from 0 to 9; with 1 classes"),
-        ({"test_images": torch.zeros(300, 1, 32, 32, dtype=torch.uint8)}, "should be of one shape"),
+        ({"test_images": torch.zeros(300, 1, 32, 32, dtype=torch.uint8)}, "should have the same shape"),
     ],
 )
 def test_a_dataset_refuses_what_it_cannot_be(shapes: Dataset, change: dict[str, object], complaint: str) -> None:

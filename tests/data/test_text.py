@@ -36,9 +36,14 @@ def test_phrases_are_one_to_one_and_tested_on_unseen_numbers() -> None:
 
 def test_long_pairs_are_dropped_and_counted() -> None:
     text = corpus(
-        "toy", "toy", [("a b", "x"), ("a b c d", "x"), ("", "x")], [("a q", "x")], most_tokens=2, most_unknown=0.5
+        "toy",
+        "toy",
+        [("a b", "x y"), ("a b c", "x"), ("a", "x y z"), ("", "x"), ("a", "")],
+        [("a q", "x")],
+        most_tokens=2,
+        most_unknown=0.5,
     )
-    assert (len(text.train), text.dropped) == (1, 2)
+    assert (len(text.train), text.dropped) == (1, 4)
     assert text.test[0][0][1] == UNKNOWN
     assert text.unknown == {"source": 0.5, "target": 0.0}
 

@@ -101,5 +101,5 @@ def test_what_does_not_fit_is_refused() -> None:
     longest = 1 + max(max(map(len, pair)) for pair in data.train)
     with pytest.raises(PipelagError, match=f"has {longest} tokens with its end, more than the .* allow {longest * 4}"):
         TokenBatches(data, longest * 4 - 1, 0, 4)
-    with pytest.raises(PipelagError, match="at least 16 sentences does not fit 'toy', which has 8"):
+    with pytest.raises(PipelagError, match="at least 16 sentences, and 'toy' has only 8"):
         TokenBatches(data, 1000, 0, 16)

@@ -269,5 +269,5 @@ class First(nn.Module):
 @pytest.mark.real
 def test_a_stage_that_hands_on_another_type_is_refused() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), Turning(), First(), nn.Linear(8, 4))
-    with pytest.raises(PipelagError, match=r"minibatch 2 has type int64 where the ones before it had int32"):
+    with pytest.raises(PipelagError, match=r"minibatch 2 has type int64, but earlier ones had int32"):
         pipelag.train(model, Noise(), method="pipedream", cuts=(3,), steps=6, optimizer=sgd, executor="real")

@@ -124,7 +124,7 @@ def attacked(job: Job, mark: Path) -> str:
 
 def test_a_rank_that_sends_code_is_refused(tmp_path: Path) -> None:
     refusal = launch(attacked, 2, mark=tmp_path / "mark")
-    assert "hold more than tensors, numbers, strings" in refusal and not (tmp_path / "mark").exists()
+    assert "hold other objects than tensors, numbers, strings" in refusal and not (tmp_path / "mark").exists()
 
 
 def test_a_record_travels_whole() -> None:
@@ -357,7 +357,7 @@ def test_what_a_killed_launcher_left_is_removed_by_the_next(tmp_path: Path, monk
 
 def test_no_folder_for_the_workers_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    refused = pytest.raises(PipelagError, match=r"no folder for the workers .*No such file.*; let TMPDIR name a folder")
+    refused = pytest.raises(PipelagError, match=r"no folder for the workers .*No such file.*; set TMPDIR to a folder")
     with refused, processes.workers_folder():
         pass
 
@@ -410,9 +410,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no gradient": ({"loss": lambda output, target: output.detach().sum()}, "the loss has no gradient; compute it"),
     "several values": (
         {"loss": lambda output, target: output.sum(1)},
-        r"the loss gives \[8\] numbers",
+        r"the loss returns a tensor of shape \[8\]",
     ),
-    "no tensor": ({"loss": lambda output, target: 3}, "the loss gives an int; it should give a tensor of one number"),
+    "no tensor": (
+        {"loss": lambda output, target: 3},
+        "the loss returns an int; it should return a tensor of one number",
+    ),
     "too few": ({"batches": [], "steps": 2}, "2 steps need 2 minibatches, and there are 0; train fewer steps"),
 }
 

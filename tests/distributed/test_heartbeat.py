@@ -38,7 +38,7 @@ def stopping(job: Job, pid: Path) -> None:
 
 
 def test_a_worker_that_is_stopped_ends_the_run_in_the_time_said(tmp_path: Path) -> None:
-    sentence = "rank 1 of 2 workers failed: nothing has been heard of it for 2 s: it is stopped, hangs or has lost"
+    sentence = "rank 1 of 2 workers failed: nothing has been heard from it for 2 s: it is stopped, hangs or has lost"
     with pytest.raises(WorkerFailed, match=sentence):
         launch(stopping, 2, patience=2, pid=tmp_path / "pid")
     assert time.time() - (tmp_path / "pid").stat().st_mtime < 240  # since it stopped; unheard, for ever
@@ -137,7 +137,7 @@ def test_who_is_lost_is_told_apart_from_who_comes_late_or_has_left() -> None:
     assert heart.failed(now) is None
     assert heart.failed(now + 202) == (0, "it has not reached the workers' store for 30 s: it has lost its network")
     heart.reached = now + 202
-    assert heart.failed(now + 202) == (2, "nothing has been heard of it for 300 s: it has never come")
+    assert heart.failed(now + 202) == (2, "nothing has been heard from it for 300 s: it has never started")
     asleep = ear(local=True)  # the launcher, which holds the store, was stopped (Ctrl-Z)
     assert asleep.failed(time.monotonic() + 1000) is None
 
@@ -170,7 +170,7 @@ def test_who_falls_silent_is_told_of_after_the_patience_and_only_new_beats_count
     assert heart.heard[1].at == first < heart.heard[2].at
     heart.reached = first + 31
     assert heart.failed(first + 29) is None
-    silent = (1, "nothing has been heard of it for 30 s: it is stopped, hangs or has lost its network")
+    silent = (1, "nothing has been heard from it for 30 s: it is stopped, hangs or has lost its network")
     assert heart.failed(first + 31) == silent
     assert ear(patience=2).every <= 1  # it beats more than once before others take it for dead
 
@@ -270,10 +270,10 @@ def test_who_is_done_says_so_and_the_last_waits_until_all_have() -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf"), "soon"])
 def test_no_patience_is_refused(bad: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PipelagError, match="a number from 1 on, not"):
+    with pytest.raises(PipelagError, match="should be 1 or more, not"):
         patience_of(bad)
     monkeypatch.setenv("PIPELAG_PATIENCE", str(bad))
-    with pytest.raises(PipelagError, match="a number from 1 on, not"):
+    with pytest.raises(PipelagError, match="should be 1 or more, not"):
         patience_of(None)
     monkeypatch.setenv("PIPELAG_PATIENCE", "45")
     assert patience_of(None) == 45 and patience_of(2) == 2

@@ -36,5 +36,5 @@ def test_a_channels_last_tensor_comes_back_as_it_was(n: int, c: int, h: int, w: 
 def test_a_message_of_another_number_of_tensors_is_refused() -> None:
     wire = Wire(0, None, dist.HashStore(), torch.device("cpu"), "F1:0-1")  # type: ignore[arg-type]
     sender = Sender(wire, 1, 2, [TensorMeta.of(torch.ones(2))])
-    with pytest.raises(PipelagError, match="the output has 2 tensors where the ones before it had 1; let"):
+    with pytest.raises(PipelagError, match="the output has 2 tensors, but earlier ones had 1; a stage"):
         sender.send((torch.ones(2), torch.ones(2)), "the output")

@@ -139,7 +139,7 @@ def test_a_damaged_set_is_left_out_for_the_one_before_it(
     part.write_bytes(content)
     assert Checkpoints(tmp_path, frozenset()).rewind() == 6
     errors, aside = capfd.readouterr().err, part.parent.with_suffix(".damaged")
-    assert f"{part} is damaged; its set is left out" in errors
+    assert f"{part} is damaged; its set is not used" in errors
     assert f"{part.parent} was set aside as {aside.name}" in errors and (aside / part.name).read_bytes() == content
     resumed, whole = train(tmp_path, start=1), train(None)
     assert equal(resumed.model.state_dict(), whole.model.state_dict()) and resumed.metrics == whole.metrics
@@ -218,11 +218,11 @@ def test_another_pipeline_goes_on_from_the_weights(tmp_path: Path, capfd: pytest
     with pytest.raises(WorkerFailed):
         train(tmp_path, Breaking())
     resumed = train(tmp_path, start=1, cuts=(1, 2, 4))
-    assert "goes on from a training with cuts [3], now [1, 2, 4]\n" in capfd.readouterr().err
+    assert "continues a training with cuts [3], now [1, 2, 4]\n" in capfd.readouterr().err
     drained = [Phase(get("pipedream"), 12, (3,)), Phase(get("pipedream"), STEPS - 12, (1, 2, 4))]
     expected = pipelag.train(convolutional(), Noise(), phases=drained, optimizer=sgd, seed=5)
     assert resumed.metrics == expected.metrics and len(resumed.metrics) == STEPS
-    with pytest.raises(PipelagError, match="are those of another model; go on with that model, or delete them"):
+    with pytest.raises(PipelagError, match="are those of another model; continue with that model, or delete them"):
         pipelag.train(
             nn.Sequential(*convolutional()[:5], nn.Linear(16, 5)), Noise(), method="pipedream", cuts=(3,), steps=STEPS,
             executor="real", checkpoints=tmp_path,
@@ -236,19 +236,19 @@ def test_a_finished_training_is_told_again_and_never_as_another(
     first = train(tmp_path, steps=6)
     second = train(tmp_path, start=1, steps=6)
     assert second.metrics == first.metrics and equal(second.model.state_dict(), first.model.state_dict())
-    assert f"{tmp_path} holds all 6 steps, and nothing was left to train" in capfd.readouterr().err
+    assert f"{tmp_path} holds all 6 steps already; there was nothing left to train" in capfd.readouterr().err
     ours: dict[str, Any] = {"method": "pipedream", "cuts": (3,), "steps": 6, "optimizer": sgd, "seed": 5}
     slower = lambda params: torch.optim.SGD(params, lr=0.01)  # noqa: E731
     bare = lambda groups: sgd([group | {"weight_decay": 0.5} for group in groups])  # noqa: E731
     for changes, difference in (
-        ({"method": "gpipe"}, "with method pipedream, and this one has method gpipe"),
-        ({"cuts": (2,)}, r"with cuts \[3\], and this one has cuts \[2\]"),
-        ({"seed": 7}, "with seed 5, and this one has seed 7"),
-        ({"optimizer": slower}, r"with optimizer SGD\(lr=0.05, .*, and this one has optimizer SGD\(lr=0.01\)"),
-        ({"optimizer": bare}, "with groups all alike, and this one has groups weight_decay=0.5"),
-        ({"optimizer": "adam", "lr": 0.1}, r"with optimizer SGD\(.*, and this one has optimizer Adam\(lr=0.1, .*"),
+        ({"method": "gpipe"}, "with method pipedream, but this one has method gpipe"),
+        ({"cuts": (2,)}, r"with cuts \[3\], but this one has cuts \[2\]"),
+        ({"seed": 7}, "with seed 5, but this one has seed 7"),
+        ({"optimizer": slower}, r"with optimizer SGD\(lr=0.05, .*, but this one has optimizer SGD\(lr=0.01\)"),
+        ({"optimizer": bare}, "with groups all alike, but this one has groups weight_decay=0.5"),
+        ({"optimizer": "adam", "lr": 0.1}, r"with optimizer SGD\(.*, but this one has optimizer Adam\(lr=0.1, .*"),
     ):
-        with pytest.raises(PipelagError, match=f"hold all 6 steps of a training {difference}: nothing is left to tr"):
+        with pytest.raises(PipelagError, match=f"hold all 6 steps of a training {difference} and no steps left to tr"):
             pipelag.train(convolutional(), Noise(), executor="real", checkpoints=tmp_path, **(ours | changes))
     longer = train(tmp_path, start=1, steps=9, method="gpipe", cuts=(1, 4))
     assert longer.metrics[:6] == first.metrics and len(longer.metrics) == 9
@@ -258,11 +258,11 @@ def test_a_finished_training_is_told_again_and_never_as_another(
 def test_another_loss_rate_or_data_is_told(tmp_path: Path) -> None:
     train(tmp_path, steps=6)
     other: dict[str, Any] = {"loss": nn.MultiMarginLoss(), "rate": lambda step: 0.5 if step > 2 else 1.0}
-    with pytest.warns(UserWarning, match="and this one has") as warned:
+    with pytest.warns(UserWarning, match="but this one has") as warned:
         train(tmp_path, Noise(seed=9), steps=9, **other)
     sentences = " ".join(str(warning.message) for warning in warned)
-    assert "with 1 times its rate at step 3, and" in sentences
-    assert "with loss cross_entropy, and this one has" in sentences
+    assert "with a rate factor of 1 at step 3, but this one has a factor of 0.5 there" in sentences
+    assert "with loss cross_entropy, but this one has" in sentences
     assert "with a first minibatch [8, 3, 8, 8] float32" in sentences
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -272,9 +272,11 @@ def test_another_loss_rate_or_data_is_told(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
     train(tmp_path, steps=6)
-    with pytest.raises(PipelagError, match="are of step 6, and only 4 are to be trained; train more, or delete them"):
+    with pytest.raises(
+        PipelagError, match="are of step 6, but this training has only 4 steps; train more steps, or delete them"
+    ):
         train(tmp_path, steps=4)
-    with pytest.raises(PipelagError, match="hold the state of SGD, and this run has Adam; go on with the same"):
+    with pytest.raises(PipelagError, match="hold the state of SGD, but this run uses Adam; continue with the same"):
         pipelag.train(
             convolutional(), Noise(), optimizer=lambda params: torch.optim.Adam(params), method="pipedream", cuts=(3,),
             steps=9, executor="real", checkpoints=tmp_path,

@@ -119,7 +119,9 @@ def test_workers_that_know_no_masters_are_refused(tmp_path: Path) -> None:
     for method, cuts in (("bsp", []), ("gpipe_torch", [2])):
         phases = [{"method": method, "steps": 4, "cuts": cuts, "microbatches": 2 if cuts else 1}]
         spec = RunSpec(**RUN | {"phases": phases, "options": {"precision": "bf16"}})
-        with pytest.raises(PipelagError, match=rf"^real workers of method '{method}' compute in fp32; leave out .*"):
+        with pytest.raises(
+            PipelagError, match=rf"^real workers of method '{method}' compute in fp32 only; leave out .*"
+        ):
             carry_out(spec, tmp_path / method, "cpu", 2)
 
 
@@ -137,5 +139,5 @@ def test_a_speed_run_in_bfloat16_says_so(tmp_path: Path) -> None:
         sent[name] = next(row["sent_bytes_per_step"] for row in rows if row["arm"] == "pipelined")
     assert sent["half"] == [size / 2 for size in sent["full"]]  # what crosses a cut is of bfloat16 too
     links = spec.model_copy(update={"options": options | {"links": {"gbit": [1]}}})
-    with pytest.raises(PipelagError, match="^a speed run over links compares with data parallelism, in fp32"):
+    with pytest.raises(PipelagError, match="^a speed run over links is compared with data parallelism in fp32"):
         carry_out(links, tmp_path / "links", "cpu", 2)

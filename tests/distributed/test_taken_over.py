@@ -96,7 +96,7 @@ def test_a_training_that_differs_is_told_by_the_phase_that_goes_on(
     training(tmp_path, ended).resume(4)
     assert capsys.readouterr().err == ""
     training(tmp_path, [replace(PHASE, steps=3), ended[1]]).resume(4)
-    assert "goes on from a training with method pipedream, now gpipe" in capsys.readouterr().err
+    assert "continues a training with method pipedream, now gpipe" in capsys.readouterr().err
 
 
 def test_checkpoints_are_marked_by_the_minibatches_of_their_phase() -> None:

@@ -91,7 +91,7 @@ def test_a_start_is_not_taken_for_an_earlier_one_of_the_same_store() -> None:
         with ThreadPoolExecutor() as pool:
             asked = [pool.submit(torchrun.attempt, store, rank, 3, patience) for rank in ranks]
         if patience < 1:
-            with pytest.raises(PipelagError, match=r"^rank 2 has not come within 0.3 s of rank 0$"):
+            with pytest.raises(PipelagError, match=r"^rank 2 has not joined rank 0 within 0.3 s$"):
                 asked[0].result()
         else:
             (name,) = {each.result() for each in asked}
@@ -103,7 +103,9 @@ def test_machines_with_and_without_gpus_are_refused() -> None:
     store = HashStore()
     check_backend(store, 0, "nccl")
     check_backend(store, 1, "nccl")
-    with pytest.raises(PipelagError, match=r"^rank 2 would talk by gloo and rank 0 by nccl: .* --device cpu$"):
+    with pytest.raises(
+        PipelagError, match=r"^rank 2 would communicate over gloo and rank 0 over nccl: .* --device cpu$"
+    ):
         check_backend(store, 2, "gloo")
 
 
@@ -168,8 +170,8 @@ def test_a_lost_peer_is_one_sentence(
 @pytest.mark.parametrize(
     ("apart", "each", "change", "sentence"),
     [
-        (True, 1, {}, "does not see what rank 0 writes to out/partial; let --out be a folder that all machines share"),
-        (False, 2, {}, "torchrun has started 4 processes, and this run is for 2; let --nnodes times --nproc-per-node"),
+        (True, 1, {}, "does not see what rank 0 writes to out/partial; set --out to a folder that all machines share"),
+        (False, 2, {}, "torchrun has started 4 processes, and this run is for 2; choose --nnodes and --nproc-per-node"),
         (False, 1, {"executor": "simulated", "workers": 1}, "this train run is for 1; start it without torchrun"),
     ],
     ids=["folders of their own", "too many processes", "one process's run"],

@@ -86,6 +86,6 @@ def taking(lock: Any) -> Any:
 )
 def test_what_cannot_travel_is_named(how: dict[str, Any], name: str) -> None:
     how = {"model": convolutional(), "batches": [Noise()[0]], "cuts": (3,), "executor": "real"} | how
-    sentence = f"^{name} cannot be sent to worker processes: cannot pickle .*lock.*; let it hold nothing that is of one"
+    sentence = f"^{name} cannot be sent to worker processes: cannot pickle .*lock.*; it should hold nothing of one"
     with pytest.raises(PipelagError, match=sentence):
         pipelag.train(**how)

@@ -120,7 +120,7 @@ def test_a_setup_may_have_seeds_of_its_own_and_its_runs_keep_their_ids(config: P
         }
 
     several, one = seeds("figure_3a"), seeds("figure_3b")
-    assert list(several) == [0, 1, 2] and list(one) == [0]
+    assert list(several) == [0, 1, 2] and list(one) == [0] and len(set(several.values())) == 3
     change(config / "scales/quick.yaml", "    alexnet:\n      seeds: [0, 1, 2]\n", "    alexnet:\n")
     assert seeds("figure_3a") == {0: several[0]} and seeds("figure_3b") == one
 
@@ -222,7 +222,7 @@ def test_null_takes_away_what_is_there() -> None:
             "papers/stale_weights.yaml",
             "    - {use: figure_3, labels: {minibatches: 5}}",
             "    - {use: figure_4}",
-            "stale_weights: results.figure_4 uses its own runs, by what it uses; end that somewhere",
+            "stale_weights: results.figure_4 uses its own runs through the results that it uses; remove one",
         ),
         ("papers/stale_weights.yaml", "id: stale_weights", "id: [stale_weights", "stale_weights.yaml' is not YAML"),
         (
@@ -272,7 +272,7 @@ def test_null_takes_away_what_is_there() -> None:
                 "scales/quick.yaml",
                 "name: quick",
                 f"name: quick\nfolder: {folder}",
-                "folder is not right: '.*' is no folder",
+                "folder is invalid: '.*' is not a folder",
             )
             for folder in ("~/runs", "'runs/{id}'", "' '", '"a\\nb"')
         ),
@@ -296,7 +296,9 @@ def test_a_scale_may_have_its_runs_elsewhere_but_published_logs_lie_beside_their
     published = Path("results/published/mine/scale.yaml")
     published.parent.mkdir(parents=True)
     published.write_text("{name: mine, title: mine, note: none, folder: elsewhere}")
-    with pytest.raises(PipelagError, match="mine/scale.yaml: its logs lie beside it; leave out folder"):
+    with pytest.raises(
+        PipelagError, match="mine/scale.yaml: the logs of this scale lie beside the file; leave out folder"
+    ):
         load_scale("published", "mine")
 
 
@@ -410,7 +412,10 @@ results:
 
 def test_a_paper_has_one_year_the_cited_versions(config: Path) -> None:
     change(config / "papers/pipemare.yaml", "\nyear: 2021\n", "\nyear: 2019\n")
-    with pytest.raises(PipelagError, match="it is of 2021 and the paper's year 2019; both are the cited version's"):
+    with pytest.raises(
+        PipelagError,
+        match="the citation's year is 2021, but the paper's year is 2019; both should be the cited version's",
+    ):
         load_paper("pipemare")
 
 
@@ -456,6 +461,17 @@ def test_a_scale_has_the_seeds_of_the_one_that_it_extends(config: Path) -> None:
     assert load_scale("mine").seeds == load_scale("standard").seeds == [0, 1, 2]
     (config / "scales/mine.yaml").write_text(text + "seeds: [7]\n")
     assert load_scale("mine").seeds == [7]
+
+
+def test_a_scale_leaves_out_and_asks_what_the_one_that_it_extends_does_and_more(config: Path) -> None:
+    left = [(each.paper, each.result, each.why) for each in load_scale("quick").leave_out]
+    change(config / "scales/quick.yaml", "name: quick", "name: quick\nleast_seeds: {pipemare: 2, spectrain: 2}")
+    text = "name: mine\ntitle: Mine\nnote: shorter\nextends: quick\nleast_seeds: {spectrain: 3}\n"
+    (config / "scales/mine.yaml").write_text(text + "leave_out:\n- {paper: spectrain, result: table_1, why: no time}\n")
+    mine = load_scale("mine")
+    assert mine.least_seeds == {"pipemare": 2, "spectrain": 3}
+    whys = [(each.paper, each.result, each.why) for each in mine.leave_out]
+    assert left and whys == [*left, ("spectrain", "table_1", "no time")]
 
 
 def test_no_published_log_names_a_folder_of_the_machine_that_made_it() -> None:

@@ -32,21 +32,21 @@ MANY = "\n".join(
         ("[" * 100_000 + "]" * 100_000, "nested more than 48 levels deep .line 1"),
         ("- " * 100_000, "nested more than 48 levels"),
         ("&a [*a]", "or in itself"),
-        (MANY, "says more than 200,000 things"),
-        ("a: 1\nb: 2\na: 3", "the key 'a' is there twice .line 3"),
-        ("yes: 1\ntrue: 2", "there twice"),
-        ("a: .nan", "a is nan, which is no finite number"),
+        (MANY, "holds more than 200,000 values"),
+        ("a: 1\nb: 2\na: 3", "the key 'a' appears twice .line 3"),
+        ("yes: 1\ntrue: 2", "appears twice"),
+        ("a: .nan", "a is nan, which is not a finite number"),
         ("a: {b: [1, -.inf]}", "a.b.1 is -inf"),
         ("a: " + "9" * 5000, "more than 64 bits"),
         ("a: 99999999999999999999", "a is a whole number of more than 64 bits"),
         ("a: 2001-99-99", "is not YAML: month must be in 1..12"),
-        ("a: 2001-01-01", "a is a date; it should be text"),
+        ("a: 2001-01-01", "a is a date; it should be a string"),
         ("a: !!python/object/apply:os.system [x]", "is not YAML"),
         ("? {a: b}\n: c", "unhashable key at line 1"),
         ("!!int ''", "is not YAML"),
         ("!!timestamp x", "is not YAML"),
         ("a: !!binary aGk=", "a is a bytes"),
-        ("1.5: 2", "a key that is no text"),
+        ("1.5: 2", "a key that is not a string"),
     ],
 )
 def test_yaml_that_cannot_be_meant_is_refused(text: str, sentence: str) -> None:
@@ -70,9 +70,9 @@ def test_yaml_that_people_write_is_read() -> None:
     [
         ("[" * 100_000, "nested more than"),
         ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "nested more than"),
-        ('{"a": 1, "a": 2}', "the key 'a' is there twice"),
-        ("[NaN]", "NaN is no finite number"),
-        ("[-Infinity]", "-Infinity is no finite number"),
+        ('{"a": 1, "a": 2}', "the key 'a' appears twice"),
+        ("[NaN]", "NaN is not a finite number"),
+        ("[-Infinity]", "-Infinity is not a finite number"),
         ("[1e999]", "0 is inf"),
         ("9" * 5000, "more than 64 bits"),
         ('["\\ud800"]', "half a character"),
@@ -106,7 +106,7 @@ def test_what_is_no_file_of_text_is_refused_and_not_waited_for(tmp_path: Path) -
         loop: "Too many levels of symbolic links",
         pipe: "is a device or a pipe",
         Path("/dev/zero"): "is a device or a pipe",
-        tmp_path / "utf16": "no UTF-8 text",
+        tmp_path / "utf16": "not UTF-8 text",
         tmp_path / "binary": "is binary",
         tmp_path / "none": "there is no file",
         tmp_path / "utf16" / "x": "Not a directory",
@@ -195,10 +195,10 @@ def test_a_disk_that_keeps_no_locks_is_said_and_nothing_is_left(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", lockless)
-    refused = pytest.raises(PipelagError, match=r"a/partial cannot be locked: its disk keeps no locks")
+    refused = pytest.raises(PipelagError, match=r"a/partial cannot be locked: its disk supports no locks")
     with refused, alone(tmp_path / "a/partial"):
         pass
     assert not list(tmp_path.iterdir())
-    refused = pytest.raises(PipelagError, match="that lie here whole are read where PIPELAG_MIRROR names this one")
+    refused = pytest.raises(PipelagError, match="to read complete data sets from this one, name it in PIPELAG_MIRROR")
     with refused, locked(tmp_path / "b/file", "waiting"):
         pass

@@ -79,27 +79,31 @@ def test_a_method_is_described_with_settings_and_the_paper_it_is_from(capsys: Ca
     assert "source: pipemare section 3\n" in text
     assert "paper: PipeMare: Asynchronous Pipeline Parallel DNN Training (2021)" in text
     assert "settings: annealing: int = 400, decay: float = 0.1, reading: 'printed' | 'own' = 'printed'" in text
-    assert "[7, 5, 3, 1] updates in forwards, [0, 0, 0, 0] in backwards" in text
-    assert "3 stages, by stage: [5, 3, 1]" in printed(capsys, "methods", "pipemare", "--stages", "3")
+    assert "[7, 5, 3, 1] in the forward, [0, 0, 0, 0] in the backward" in text
+    assert "3 stages, updates missed per stage: [5, 3, 1]" in printed(capsys, "methods", "pipemare", "--stages", "3")
     for name in METHODS:
         assert f"{name}: {METHODS[name].summary}" in printed(capsys, "methods", name)
 
 
 def test_double_buffering_is_described_with_the_microbatches_it_needs(capsys: Captured) -> None:
-    assert "over 4 stages with 4 microbatches, by stage: [1, 1, 1, 1]" in printed(capsys, "methods", "pipedream_2bw")
+    assert "with 4 stages and 4 microbatches, updates missed per stage: [1, 1, 1, 1]" in printed(
+        capsys, "methods", "pipedream_2bw"
+    )
 
 
 def test_a_method_is_described_with_the_versions_that_it_holds_and_the_microbatches_that_it_takes(
     capsys: Captured,
 ) -> None:
     held = {
-        name for name in METHODS if "forward reads: an older version, which is held" in printed(capsys, "methods", name)
+        name
+        for name in METHODS
+        if "forward reads: an older version that the stage keeps" in printed(capsys, "methods", name)
     }
     assert held == {"pipedream_vertical_sync", "pipedream_2bw", "dualpipe_stashed"}
     for name, numbers in [("pipedream_2bw", "3, 4, 5"), ("bidirectional", "2, 4, 6"), ("1f1b_interleaved", "2, 4, 6")]:
-        assert f"  microbatches: over 4 stages: {numbers}, ...\n" in printed(capsys, "methods", name)
-    assert "over 8 stages: 4, 8, 12, ...\n" in printed(capsys, "methods", "pipedream_interleaved", "--stages", "8")
-    assert "  microbatches: none over 3 stages\n" in printed(capsys, "methods", "bidirectional", "--stages", "3")
+        assert f"  microbatches: with 4 stages: {numbers}, ...\n" in printed(capsys, "methods", name)
+    assert "with 8 stages: 4, 8, 12, ...\n" in printed(capsys, "methods", "pipedream_interleaved", "--stages", "8")
+    assert "  microbatches: none with 3 stages\n" in printed(capsys, "methods", "bidirectional", "--stages", "3")
     assert "  microbatches: any number\n" in printed(capsys, "methods", "pipedream")
     assert "  microbatches: 1\n" in printed(capsys, "methods", "asp")
 
@@ -135,16 +139,16 @@ def test_models_and_schedules_are_described_with_their_options(capsys: Captured)
 def test_what_is_said_of_a_schedule_draws_it(tmp_path: Path, capsys: Captured) -> None:
     text = printed(capsys, "schedules", "1f1b_rr")
     command = text.partition("draw it: pipelag ")[2].replace("1f1b_rr.svg", str(tmp_path / "rr.svg")).split()
-    assert "3 workers\nupdates missed, by stage: [1, 0] in forwards" in printed(capsys, *command)
+    assert "3 workers\nupdates missed per stage: [1, 0] in the forward" in printed(capsys, *command)
     out = ("--out", str(tmp_path / "x.svg"))
     wrong = ("timeline", "1f1b_rr", "--stages", "3", "--replicas", "2,1")
-    assert "must give each of the 3 stages" in printed(capsys, *wrong, *out, code=2)
+    assert "should give each of the 3 stages" in printed(capsys, *wrong, *out, code=2)
     wrong = ("timeline", "gpipe", "--replicas", "2,1")
     assert "unknown option 'replicas' of schedule 'gpipe'" in printed(capsys, *wrong, *out, code=2)
     fewer = ("timeline", "1f1b_rr", "--stages", "4", "--depth")  # so many minibatches are on their way
-    assert "by stage: [0, 0, 0, 0] in forwards" in printed(capsys, *fewer, "1", *out)
-    assert "by stage: [1, 1, 0, 0] in forwards" in printed(capsys, *fewer, "2", *out)
-    assert "by stage: [3, 2, 1, 0] in forwards" in printed(capsys, *fewer, "4", *out)
+    assert "per stage: [0, 0, 0, 0] in the forward" in printed(capsys, *fewer, "1", *out)
+    assert "per stage: [1, 1, 0, 0] in the forward" in printed(capsys, *fewer, "2", *out)
+    assert "per stage: [3, 2, 1, 0] in the forward" in printed(capsys, *fewer, "4", *out)
     wrong = ("timeline", "1f1b", "--depth", "2")
     assert "unknown option 'depth' of schedule '1f1b'" in printed(capsys, *wrong, *out, code=2)
 
@@ -153,11 +157,11 @@ def test_what_a_timeline_would_leave_out_is_refused(tmp_path: Path, capsys: Capt
     """A run has its own stages and times, and a trace all of them."""
     drawing = ("timeline", str(tmp_path), "--out", str(tmp_path / "x.svg"))
     for name, value in (("stages", "3"), ("minibatches", "9"), ("replicas", "2,1"), ("forward", "2"), ("segment", "2")):
-        assert f"--{name} is of a schedule, and '{tmp_path}' a run" in printed(
+        assert f"--{name} applies to a schedule, and '{tmp_path}' is a run's folder" in printed(
             capsys, *drawing, f"--{name}", value, code=2
         )
     trace = ("timeline", "1f1b", "--out", str(tmp_path / "x.json"), "--until", "3")
-    assert "--until is of a drawing, and a trace has all" in printed(capsys, *trace, code=2)
+    assert "--until applies to figures, and a trace holds every action" in printed(capsys, *trace, code=2)
     assert not list(tmp_path.iterdir())
 
 
@@ -165,7 +169,7 @@ def test_what_a_timeline_would_leave_out_is_refused(tmp_path: Path, capsys: Capt
 def test_links_and_clocks_of_a_timeline_without_times_are_refused(name: str, value: object, capsys: Captured) -> None:
     spec = json.dumps({**SPEC, "options": {name: value}})
     refusal = printed(capsys, "run", "--spec", spec, "--out", "never", code=2)
-    assert f"{name} is for a schedule laid out in time; give the costs of its passes" in refusal
+    assert f"{name} needs a schedule laid out in time; give the costs of its passes" in refusal
 
 
 def test_of_very_many_names_none_of_which_is_near_the_command_that_lists_them_is_named(capsys: Captured) -> None:
@@ -243,7 +247,7 @@ def test_the_help_shows_every_command_in_a_group(capsys: Captured) -> None:
         main(["--help"])
     text = capsys.readouterr().out
     groups = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert groups[0] == "See what is there:" and len(groups) == 5  # the last: options
+    assert groups[0] == "Look up:" and len(groups) == 5  # the last: options
     assert all(text.count(f"\n  {name} ") == 1 for name in COMMANDS)
 
 
@@ -257,7 +261,7 @@ def test_a_run_says_what_came_out_and_a_finished_one_stands(tmp_path: Path, caps
     assert f"log: {out / 'metrics.jsonl'}; summary: {out / 'summary.json'}" in first
     written = (out / "summary.json").stat().st_mtime_ns
     second = printed(capsys, *words)
-    assert second.startswith(first) and "nothing was done: this run stood here, finished" in second
+    assert second.startswith(first) and "nothing was done: the folder holds this run, finished" in second
     assert (out / "summary.json").stat().st_mtime_ns == written
     assert "nothing was done" not in printed(capsys, *words, "--again")
     assert (out / "summary.json").stat().st_mtime_ns > written
@@ -269,7 +273,7 @@ def test_a_damaged_log_is_made_anew_and_another_run_is_left_alone(tmp_path: Path
     printed(capsys, *words, json.dumps(SPEC))
     log = (out / "metrics.jsonl").read_text()
     (out / "metrics.jsonl").write_text(log[:-20])
-    assert "was not whole, and is made anew" in printed(capsys, *words, json.dumps(SPEC))
+    assert "the log that was here was damaged; the run was made again" in printed(capsys, *words, json.dumps(SPEC))
     assert (out / "metrics.jsonl").read_text() == log
     other = SPEC | {"phases": [SPEC["phases"][0] | {"steps": 4}]}  # type: ignore[index,dict-item]
     assert "holds the run" in printed(capsys, *words, json.dumps(other), code=2)

@@ -69,17 +69,17 @@ class Stream(IterableDataset[Any]):
     [
         (list, "the model has no layers"),
         (nn.Sequential, "the model has no layers"),
-        (lambda: [nn.ReLU()], "nothing to train in the model: it has no parameters"),
+        (lambda: [nn.ReLU()], "the model has nothing to train: it has no parameters"),
         (frozen, "all its parameters are frozen"),
-        (lambda: [nn.LazyLinear(2)], "of a lazy module has no shape yet"),
+        (lambda: [nn.LazyLinear(2)], "belongs to a lazy module and has no shape yet"),
         (lambda: [nn.Linear(2, 2, device="meta")], "on the device 'meta'"),
-        (torch.inference_mode()(lambda: [nn.Linear(2, 2)]), "'0.weight' was made under torch.inference_mode"),
+        (torch.inference_mode()(lambda: [nn.Linear(2, 2)]), "'0.weight' was created under torch.inference_mode"),
         (lambda: [nn.Linear(2, 2), len], "layer 2 of the model is"),
         (lambda: [nn.Linear], "layer 1 of the model is"),
         (lambda: Own(*layers()), "the Own has a forward of its own"),
         (hooked, "the Sequential has hooks on the whole"),
         (Beside, "the Beside has parameters or buffers outside its layers"),
-        (over_one_memory, "lie over the same memory"),
+        (over_one_memory, "share memory"),
         (lambda: "model", "a str cannot be cut"),
         (lambda: 5, "an int cannot be cut"),
     ],
@@ -102,7 +102,7 @@ def test_tied_weights_are_refused_over_stages_and_work_within_one() -> None:
     assert len(pipelag.train([first, second], PAIRS).metrics) == 4
     assert second.weight is first.weight
     for tied in ([first, second], over_one_memory()):
-        with pytest.raises(pipelag.PipelagError, match=r"share a parameter|over the same memory"):
+        with pytest.raises(pipelag.PipelagError, match=r"share a parameter|share memory"):
             pipelag.train(tied, PAIRS, cuts=(1,))
     model = nn.Sequential(*layers())
     pipelag.train(model, PAIRS)  # now its parameters lie side by side in one buffer
@@ -112,15 +112,18 @@ def test_tied_weights_are_refused_over_stages_and_work_within_one() -> None:
 
 ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     *(
-        ({"cuts": cuts}, rf"^cuts is {re.escape(repr(cuts))}; it should be a row of whole numbers, such as \(2, 5\)$")
+        (
+            {"cuts": cuts},
+            rf"^cuts is {re.escape(repr(cuts))}; it should be a sequence of whole numbers, such as \(2, 5\)$",
+        )
         for cuts in (0, "1", None, {1: 2})
     ),
     *(
         ({"cuts": (cut,)}, f"^each of cuts is {cut!r}; it should be a whole number from 1 to 1,000,000$")
         for cut in (0, 1.0, "1", True)
     ),
-    ({"cuts": (2, 1)}, r"^the cuts \[2, 1\] must increase strictly, and 1 follows 2$"),
-    ({"cuts": (1, 1)}, r"^the cuts \[1, 1\] must increase strictly, and 1 follows 1$"),
+    ({"cuts": (2, 1)}, r"^the cuts \[2, 1\] must increase strictly, but 1 follows 2$"),
+    ({"cuts": (1, 1)}, r"^the cuts \[1, 1\] must increase strictly, but 1 follows 1$"),
     (
         {"cuts": (3,)},
         "^a cut after layer 3 leaves an empty stage: the model has 3 layers, so cuts lie between 1 and 2$",
@@ -131,16 +134,16 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
         for count in (0, -1, 2.0, "2", None, True)
     ),
     ({"microbatches": 3}, "a minibatch of 4 cannot be split into 3"),
-    ({"microbatches": 2, "method": "hogwild"}, "takes a minibatch in one piece"),
-    ({"microbatches": 2, "method": "bsp", "executor": "real"}, "take their share of a minibatch in one piece"),
-    ({"method": "bsp", "executor": "real", "cuts": ()}, "say how many, as in workers=2"),
+    ({"microbatches": 2, "method": "hogwild"}, "cannot split a minibatch"),
+    ({"microbatches": 2, "method": "bsp", "executor": "real"}, "do not split their share of a minibatch"),
+    ({"method": "bsp", "executor": "real", "cuts": ()}, "pass their number, such as workers=2"),
     ({"optimizer": None}, "optimizer is None; it should be a function"),
-    ({"optimizer": "sgd"}, "the optimizer 'sgd' has no learning rate; give one beside it: lr=0.1"),
+    ({"optimizer": "sgd"}, "the optimizer 'sgd' has no learning rate; give one too, such as lr=0.1"),
     ({"optimizer": "sdg", "lr": 0.1}, "unknown optimizer 'sdg'; did you mean 'sgd'"),
     ({"optimizer": "adamm"}, "unknown optimizer 'adamm'; did you mean 'adam'"),
     ({"optimizer": {"name": "sgd", "lr": 0.1, "momenta": 0.9}}, "unknown setting 'momenta' of the optimizer"),
-    ({"optimizer": {"name": "sgd", "lr": 0.1}, "lr": 0.1}, "lr is given beside an optimizer that has its own"),
-    ({"optimizer": lambda p: torch.optim.SGD(p, lr=0.1), "lr": 0.1}, "lr is given beside an optimizer"),
+    ({"optimizer": {"name": "sgd", "lr": 0.1}, "lr": 0.1}, "lr is given, but the optimizer has its own"),
+    ({"optimizer": lambda p: torch.optim.SGD(p, lr=0.1), "lr": 0.1}, "lr is given, but the optimizer"),
     *(
         ({"optimizer": torch.optim.SGD, "lr": lr}, "lr is .* it should be a finite number above 0")
         for lr in (0, True, "0.1", numpy.bool_(True), numpy.float32("nan"))
@@ -152,7 +155,7 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"steps": 2, "epochs": 2}, "steps and epochs are both given"),
     *(({"epochs": epochs}, "epochs is .*it should be a whole number from 1") for epochs in (0, -1, 1.5, "2", True)),
     ({"unpack": 5}, "unpack is 5; it should be a function"),
-    ({"metrics": ["accuracy"]}, "metrics are given, and nothing to measure them on"),
+    ({"metrics": ["accuracy"]}, "metrics are given, but there is no data to measure them on"),
     ({"metrics": 5}, "metrics is 5"),
     ({"metrics": ["accurate"], "validation": PAIRS}, "unknown metric 'accurate'; did you mean 'accuracy'"),
     ({"metrics": [lambda o, y: 0.0], "validation": PAIRS}, "has no name of its own; give {'its name': function}"),
@@ -160,14 +163,17 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"metrics": {"loss": len}, "validation": PAIRS}, "a metric cannot be named 'loss'"),
     ({"metrics": {"mine": 5}, "validation": PAIRS}, "the metric 'mine' is 5"),
     ({"metrics": {"share": "accuracy"}, "validation": PAIRS}, "names go into a list, metrics=\\['accuracy'\\]"),
-    ({"metrics": {"mine": lambda o, y: o[:3]}, "validation": PAIRS}, "the metric 'mine' gives numbers of shape .3, 2."),
-    ({"validation": iter(PAIRS)}, "validation is an iterator, which can be gone through only once"),
+    (
+        {"metrics": {"mine": lambda o, y: o[:3]}, "validation": PAIRS},
+        "the metric 'mine' returns numbers of shape .3, 2.",
+    ),
+    ({"validation": iter(PAIRS)}, "validation is an iterator, which can be read only once"),
     ({"validation": []}, "there are no minibatches to validate on"),
     ({"validation": torch.ones(4, 2)}, "validation is a Tensor"),
     ({"evaluate_every": -1}, "evaluate_every is -1"),
     ({"on_step": 5}, "on_step is 5; it should be a function"),
     ({"on_checkpoint": print}, "no checkpoints are written; give checkpoints=..."),
-    ({"checkpoint_every": 5}, "checkpoint_every is given, and no checkpoints are written; give checkpoints=..."),
+    ({"checkpoint_every": 5}, "checkpoint_every is given, but no checkpoints are written; give checkpoints=..."),
     ({"uneven": "x"}, "uneven is 'x'; it should be True or False"),
     ({"patience": "x"}, "patience is 'x'; it should be a number of seconds, or None"),
     ({"progress": "no"}, "progress is 'no'"),
@@ -175,19 +181,19 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
         ({name: 5}, f"{name} is 5; it should be the path of a folder")
         for name in ("folder", "tensorboard", "checkpoints")
     ),
-    ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)}, "an optimizer made already"),
-    ({"optimizer": lambda params: None}, "gives NoneType"),
+    ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)}, "over other parameters than the model"),
+    ({"optimizer": lambda params: None}, "returns NoneType"),
     ({"optimizer": torch.optim.LBFGS}, "computes the loss again within its step"),
     ({"optimizer": torch.optim.LBFGS, "cuts": (1,)}, "takes no parameter groups"),
-    ({"optimizer": torch.optim.SparseAdam}, "SparseAdam takes sparse gradients alone"),
+    ({"optimizer": torch.optim.SparseAdam}, "SparseAdam takes only sparse gradients"),
     ({"optimizer": lambda p: torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)}, "over other parameters"),
     ({"optimizer": lambda p: torch.optim.SGD(p[:1], lr=0.1), "cuts": (1,)}, "over other parameters"),
     ({"optimizer": lambda p: torch.optim.SGD(p, lr=float("nan"))}, "the learning rate nan"),
     ({"loss": None}, "loss is None; it should be a function"),
     ({"loss": nn.CrossEntropyLoss}, "loss is <class"),
     ({"loss": lambda o, y: o.detach().mean()}, "the loss has no gradient"),
-    ({"loss": lambda o, y: nn.functional.cross_entropy(o, y, reduction="none")}, "gives .4. numbers"),
-    ({"loss": lambda o, y: 1.0}, "the loss gives a float"),
+    ({"loss": lambda o, y: nn.functional.cross_entropy(o, y, reduction="none")}, "returns a tensor of shape .4."),
+    ({"loss": lambda o, y: 1.0}, "the loss returns a float"),
     ({"phases": []}, "phases is empty"),
     ({"phases": "stale_weights"}, "phases is 'stale_weights'; it should be a list"),
     ({"phases": ["stale_weights"]}, "phase 1 is 'stale_weights'"),
@@ -195,10 +201,10 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"phases": [Phase(methods.get("sequential"), 0)]}, "steps is 0"),
     ({"phases": [Phase(methods.get("sequential"), numpy.int64(0))]}, "steps is .*0"),  # type: ignore[arg-type]
     ({"phases": [Phase(methods.get("sequential"), 2, cuts=("1",))]}, "cuts of phase 1"),  # type: ignore[arg-type]
-    ({"phases": [Phase(methods.get("sequential"), 2)], "steps": 2}, "steps is given beside phases"),
-    ({"phases": [Phase(methods.get("sequential"), 2)], "method": "gpipe"}, "method is given beside phases"),
+    ({"phases": [Phase(methods.get("sequential"), 2)], "steps": 2}, "steps and phases are both given"),
+    ({"phases": [Phase(methods.get("sequential"), 2)], "method": "gpipe"}, "method and phases are both given"),
     *(
-        ({"device": device}, rf"^the device '{device}' is not here; the devices are cpu(, cuda:\d+)*$")
+        ({"device": device}, rf"^the device '{device}' is not available; this machine has cpu(, cuda:\d+)*$")
         for device in ("cuda:99", "meta", 10**9)
     ),
     *(
@@ -209,7 +215,7 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"threads": 0}, "threads is 0"),
     ({"workers": 0}, "workers is 0"),
     ({"workers": 3}, "the simulated executor has no workers"),
-    ({"workers": 3, "method": "asp"}, "cuts make the stages, and of bsp and asp the replicas"),
+    ({"workers": 3, "method": "asp"}, "the cuts set the number of stages, or of replicas for bsp and asp"),
     ({"rate": 0.1}, "^rate is 0.1; it should be a function, such as lambda step: "),
     *(
         ({"stage_lr": {1: rate}}, f"^the rate of stage 1 is {rate!r}; it should be a finite number above 0")
@@ -218,13 +224,13 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"stage_lr": {9: 0.1}}, r"^a learning rate is given for stage 9, but the cuts \[\] make stages 1 to 1$"),
     ({"stage_lr": {"1": 0.1}}, "^a stage in stage_lr is '1'; it should be a whole number from 1"),
     ({"stage_lr": [0.1]}, "^stage_lr is .0.1.; it should map stages to rates, such as {1: 0.01}$"),
-    ({"replicas": 3}, "^replicas is 3; it should be a row of whole numbers"),
+    ({"replicas": 3}, "^replicas is 3; it should be a sequence of whole numbers"),
     *(({"replicas": (one,)}, f"^each of replicas is {one!r}; it should be a whole number from 1") for one in (0, "a")),
     *(({"recompute": recompute}, "^recompute is .*; it should be a whole number from 0") for recompute in ("x", -1)),
     *(({"graphs": graphs}, "^graphs is .*; it should be True or False") for graphs in ("auto", 1, None)),
     ({"graphs": True, "executor": "real"}, "real workers use no CUDA graphs"),
     ({"grouped": "auto"}, "^grouped is 'auto'; it should be True or False"),
-    ({"grouped": True, "executor": "real"}, "real workers take microbatches one by one"),
+    ({"grouped": True, "executor": "real"}, "real workers take microbatches one at a time"),
     *(({"executor": executor}, "unknown executor") for executor in (None, "rael")),
     *(({"method": method}, "unknown method") for method in (5, "stale_weight")),
 ]
@@ -250,14 +256,17 @@ def test_an_argument_that_does_not_fit_is_refused(arguments: dict[str, Any], sen
         (numpy.ones((4, 2)), "batches is a ndarray"),
         ([], "there are no minibatches"),
         ([1, 2], "minibatch 0 is an int"),
-        ([(1, 2, 3)], "minibatch 0 is a tuple of 3 things"),
+        ([(1, 2, 3)], "minibatch 0 is a tuple of 3 items"),
         ([{"x": 1}], "minibatch 0 is a dict"),
         ([(numpy.ones((4, 2)), numpy.ones(4))], "torch.from_numpy"),
         ([([[1.0, 2.0]], [1])], "the inputs of minibatch 0 are a list"),
         ([(torch.ones(4, 2), None)], "the targets of minibatch 0 are None"),
         ([(torch.ones(2), torch.tensor(1))], "this is a sample, not a minibatch"),
-        ([(torch.ones(0, 2), torch.zeros(0))], "the inputs of minibatch 0 have no samples; leave such a minibatch out"),
-        (Samples(), "gather samples with torch.utils.data.DataLoader"),
+        (
+            [(torch.ones(0, 2), torch.zeros(0))],
+            "the inputs of minibatch 0 have no samples; leave out empty minibatches",
+        ),
+        (Samples(), "collect samples with torch.utils.data.DataLoader"),
         (Stream(), "how long to train is not given"),
         (iter(PAIRS), "how long to train is not given"),
     ],

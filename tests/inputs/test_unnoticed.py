@@ -39,35 +39,35 @@ def change(path: Path, old: str, new: str) -> None:
 
 def test_a_file_that_says_that_it_is_another_is_refused(config: Path) -> None:
     change(config / "papers/stale_weights.yaml", "id: stale_weights", "id: stale_weight")
-    with pytest.raises(PipelagError, match="says id: stale_weight; let it say stale_weights"):
+    with pytest.raises(PipelagError, match="says id: stale_weight; change this to stale_weights"):
         load_paper("stale_weights")
     change(config / "scales/quick.yaml", "name: quick", "name: fast")
-    with pytest.raises(PipelagError, match="says name: fast; let it say quick"):
+    with pytest.raises(PipelagError, match="says name: fast; change this to quick"):
         load_scale("quick")
 
 
 def test_seeds_claims_and_papers_that_stand_there_twice_are_refused(config: Path) -> None:
     change(config / "scales/paper.yaml", "\nseeds: [0, 1, 2]", "\nseeds: [0, 0]")
-    with pytest.raises(PipelagError, match="seed 0 stands there twice"):
+    with pytest.raises(PipelagError, match="seed 0 appears twice"):
         load_scale("paper")
     claim = "- {id: t2_lowers,"
     change(config / "papers/pipemare.yaml", claim, claim + " text: 'a claim'}\n    " + claim)
-    with pytest.raises(PipelagError, match="claim t2_lowers stands there twice"):
+    with pytest.raises(PipelagError, match="claim t2_lowers appears twice"):
         load_paper("pipemare")
     workflow = {"scale": "quick", "device": "auto", "published": "cpu", "retrain": False, "threads_per_run": 1}
     workflow |= {"runs_per_gpu": 1, "plugins": [], "papers": ["pipemare", "pipemare"]}
-    with pytest.raises(PipelagError, match="paper pipemare stands there twice"):
+    with pytest.raises(PipelagError, match="paper pipemare appears twice"):
         check_workflow(workflow)
 
 
 def test_a_device_of_published_logs_is_for_the_published_scale(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "pipemare", "--published", "tpu"]) == 2
-    assert "the scale 'quick' has no logs of a device 'tpu'" in capsys.readouterr().err
+    assert "the scale 'quick' has no logs by device, such as 'tpu'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("settings", [{"nesterov": True}, {"nesterov": True, "momentum": 0.9, "dampening": 0.1}])
 def test_nesterov_needs_a_momentum(settings: dict[str, Any]) -> None:
-    with pytest.raises(PipelagError, match="nesterov looks ahead along a momentum"):
+    with pytest.raises(PipelagError, match="nesterov needs a momentum above 0"):
         OptimizerSpec(lr=0.1, **settings)
 
 
@@ -86,16 +86,16 @@ def test_an_empty_folder_is_not_the_working_directory(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as end:
         main(["run", "--spec", json.dumps({"kind": "count", "model": {"name": "lenet5"}}), "--out", ""])
-    assert end.value.code == 2 and "it is empty; name the run's folder" in capsys.readouterr().err
+    assert end.value.code == 2 and "it is empty; give the run's folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 ADVICE: list[tuple[list[str], str]] = [
-    (["config/examples/vgg16_v100.jsonl", "--options", "{width: 0.5}"], "--options is of a registered model"),
-    (["config/examples/vgg16_v100.jsonl", "--data", "shapes"], "--data is of a registered model"),
+    (["config/examples/vgg16_v100.jsonl", "--options", "{width: 0.5}"], "--options applies to a registered model"),
+    (["config/examples/vgg16_v100.jsonl", "--data", "shapes"], "--data applies to a registered model"),
     (["config/examples/vgg16_v100.jsonl", "--model", "vgg61"], "unknown model 'vgg61'"),
-    (["vgg16", "--model", "vgg16"], "--model is of a profile's file"),
-    (["vgg16", "--steps", "10"], "--steps are of the run in --config"),
+    (["vgg16", "--model", "vgg16"], "--model applies to a profile's file"),
+    (["vgg16", "--steps", "10"], "--steps applies to the run in --config"),
 ]
 
 
@@ -127,11 +127,11 @@ def test_a_trace_or_config_that_was_changed_is_not_drawn(tmp_path: Path, capsys:
 
 PLUGINS: list[tuple[str, str, str]] = [
     ("import sys; sys.exit(0)", "mine", "the plugin 'mine' fails: SystemExit"),
-    ("", "../mine.py", "the plugin '../mine.py' is no name of a module"),
+    ("", "../mine.py", "the plugin '../mine.py' is not the name of a module"),
     (
         "from pipelag.runs.optimizers import optimizer\n\n@optimizer('theirs')\ndef theirs(spec):\n    pass\n",
         "mine",
-        "the optimizer 'theirs' gives None; it should give a function",
+        "the optimizer 'theirs' returns None; it should return a function",
     ),
 ]
 
@@ -151,12 +151,12 @@ def test_a_plugin_that_fails_is_told_of(text: str, name: str, sentence: str, tmp
 
 
 SCHEDULES: list[tuple[str, dict[str, Any], str]] = [
-    ("1f1b_rr", {"replicas": "21"}, "must give each of the 2 stages 1 or more"),
-    ("1f1b_rr", {"depth": 1.5}, "at least 1 minibatch, in a whole number, not 1.5"),
-    ("asp", {"workers": 0}, "a parameter server has a whole number of workers"),
-    ("asp", {"workers": "2"}, "a parameter server has a whole number of workers"),
-    ("pipemare", {"segment": -2}, "a segment has a whole number of stages"),
-    ("pipemare", {"segment": 1.5}, "a segment has a whole number of stages"),
+    ("1f1b_rr", {"replicas": "21"}, "should give each of the 2 stages"),
+    ("1f1b_rr", {"depth": 1.5}, "depth, the minibatches in the pipeline, should be a whole number from 1 on, not 1.5"),
+    ("asp", {"workers": 0}, "a parameter server needs a whole number of workers"),
+    ("asp", {"workers": "2"}, "a parameter server needs a whole number of workers"),
+    ("pipemare", {"segment": -2}, "segment, a number of stages, should be a whole number"),
+    ("pipemare", {"segment": 1.5}, "segment, a number of stages, should be a whole number"),
     ("cycle", {"colocated": "no"}, "it should be True or False"),
 ]
 

@@ -100,7 +100,9 @@ def test_autocast_around_a_training_does_not_travel() -> None:
 
 def test_a_lists_smaller_minibatch_is_foreseen() -> None:
     batches = [(INPUTS[:20], TARGETS[:20])] * 2 + [(INPUTS[:10], TARGETS[:10])]
-    with pytest.raises(PipelagError, match="minibatch 2 has 10 samples and those before it 20, and real workers take"):
+    with pytest.raises(
+        PipelagError, match="minibatch 2 has 10 samples and those before it have 20, but real workers expect"
+    ):
         train(batches, executor="real")
 
 
@@ -108,8 +110,11 @@ def test_a_lists_smaller_minibatch_is_foreseen() -> None:
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ({"method": "gpipe", "microbatches": 4}, "has 10 samples of 20, which makes no 4 equal microbatches"),
-        ({"executor": "real"}, "has 10 samples of 20, which real workers would need uneven=True for"),
+        (
+            {"method": "gpipe", "microbatches": 4},
+            "has 10 samples instead of 20, which cannot be split into 4 equal microbatches",
+        ),
+        ({"executor": "real"}, "has 10 samples instead of 20, which real workers take only with uneven=True"),
         ({"method": "gpipe", "microbatches": 5}, ""),
         ({"executor": "real", "steps": 5}, ""),
     ],
@@ -199,14 +204,14 @@ def test_a_group_is_of_one_stage() -> None:
     def joined(groups: Any) -> torch.optim.Optimizer:
         return torch.optim.AdamW([p for group in groups for p in group["params"]], lr=0.1)
 
-    with pytest.raises(PipelagError, match="AdamW has one parameter group over the stages 1 to 3, and each makes"):
+    with pytest.raises(PipelagError, match="AdamW has one parameter group over the stages 1 to 3, but each stage"):
         train(optimizer=joined, cuts=(1, 5))
     with pytest.raises(PipelagError, match="AdamW is over other parameters than it was given"):
         train(optimizer=lambda groups: torch.optim.AdamW([g | {"params": g["params"][:1]} for g in groups], lr=0.1))
 
 
 def test_a_pipeline_without_cuts_is_warned_of() -> None:
-    with pytest.warns(UserWarning, match="'pipedream' has one stage here, as no cuts are given"):
+    with pytest.warns(UserWarning, match="no cuts are given, so the method 'pipedream' trains one stage"):
         train(cuts=())
     for how in ({"cuts": (1,)}, {"cuts": (), "method": "sequential"}):
         with warnings.catch_warnings(record=True) as caught:
@@ -252,7 +257,9 @@ def test_parameters_are_told_by_their_marks_in_every_executor() -> None:
 def test_a_stages_own_rate_needs_what_its_group_says() -> None:
     bare = lambda groups: torch.optim.SGD([{"params": group["params"]} for group in groups], lr=0.1)  # noqa: E731
     train(optimizer=bare)
-    with pytest.raises(PipelagError, match="stage 1 has a learning rate of its own, and the SGD's function drops what"):
+    with pytest.raises(
+        PipelagError, match="stage 1 has a learning rate of its own, but the function of the SGD drops the"
+    ):
         train(optimizer=bare, stage_lr={1: 0.5})
 
 

@@ -174,7 +174,7 @@ def test_a_stage_may_begin_with_a_layer_that_changes_its_input_in_place(first: n
 @pytest.mark.parametrize(
     ("gives", "sentence"),
     [
-        (lambda x: {"h": x}, "stage 1 gives a dict"),
+        (lambda x: {"h": x}, "stage 1 returns a dict"),
         (lambda x: [x, x], "a list"),
         (lambda x: (x, 3), "an int in a tuple"),
     ],
@@ -206,7 +206,9 @@ def test_as_many_workers_are_started_as_the_schedule_has() -> None:
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf"), None, "fast"])
 def test_a_rate_that_is_none_is_refused(wrong: Any) -> None:
-    with pytest.raises(PipelagError, match="the rate schedule gives .* for stage 1 in step 3; it should give a finite"):
+    with pytest.raises(
+        PipelagError, match="the rate schedule returns .* for stage 1 in step 3; it should return a finite"
+    ):
         train(model(), rate=lambda step: wrong if step == 3 else 1.0)
 
 
@@ -226,7 +228,7 @@ def test_a_method_says_by_how_much_each_microbatch_is_changed(amounts: Any) -> N
         (2,),
         microbatches=4,
     )
-    with pytest.raises(PipelagError, match="Reads.amounts of 'mine' gives .* each of 4 microbatches"):
+    with pytest.raises(PipelagError, match="Reads.amounts of 'mine' returns .* each of 4 microbatches"):
         pipelag.train(model(), BATCHES, phases=[phase], progress=False)
 
 
@@ -235,6 +237,6 @@ def test_a_metric_gives_a_number_for_each_target() -> None:
     right = train(model(), metrics={"right": lambda output, targets: (output.argmax(1) == targets).float()}, **how)
     assert right.evaluations
     with pytest.raises(
-        PipelagError, match=r"gives numbers of shape \[12, 2\]; it should give one number, or one for each"
+        PipelagError, match=r"returns numbers of shape \[12, 2\]; it should return one number, or one for each"
     ):
         train(model(), metrics={"wide": lambda output, targets: output}, **how)

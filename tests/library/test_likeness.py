@@ -38,12 +38,12 @@ def test_only_rates_of_steps_that_are_done_are_compared() -> None:
     dipped = rates_told(lambda step: 0.25 if step == 3 else 1.0, 20)
     assert warned(plain, halved, 6) == warned(halved, plain, 6) == []
     for one, other, sentence in (
-        (plain, halved, "1 times its rate at step 6, and this one has 0.5 times it"),
-        (halved, plain, "0.5 times its rate at step 6, and this one has 1 times it"),
-        (halved, dipped, "1 times its rate at step 3, and this one has 0.25 times it"),
+        (plain, halved, "a rate factor of 1 at step 6, but this one has a factor of 0.5 there"),
+        (halved, plain, "a rate factor of 0.5 at step 6, but this one has a factor of 1 there"),
+        (halved, dipped, "a rate factor of 1 at step 3, but this one has a factor of 0.25 there"),
     ):
         assert warned(one, other, 7) == [
-            f"the checkpoints in here are of a training with {sentence}: what comes of going on is neither"
+            f"the checkpoints in here are of a training with {sentence}: the result of continuing belongs to neither"
         ]
     assert warned({}, halved, 7) == []  # an older checkpoint says nothing
 

@@ -49,7 +49,7 @@ class Stream(IterableDataset[Any]):
 
 def test_epochs_of_data_without_a_length_are_refused_with_the_reason() -> None:
     loader, model = DataLoader(Stream(), batch_size=8), torch.nn.Sequential(torch.nn.Linear(8, 2))
-    with pytest.raises(PipelagError, match=r"have no length, by which epochs=\.\.\. counts"):
+    with pytest.raises(PipelagError, match=r"epochs=\.\.\. needs batches with a length"):
         pipelag.train(model, loader, method="sequential", epochs=2)
     with pytest.raises(PipelagError, match="there were only 5; train fewer steps, or give a list or a loader with a"):
         pipelag.train(model, loader, method="sequential", steps=30)

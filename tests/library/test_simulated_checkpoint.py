@@ -142,7 +142,7 @@ def test_a_finished_training_is_told_again_or_goes_on_longer(tmp_path: Path, cap
     short, long = train(steps=6, checkpoints=tmp_path), train()
     second = train(start=1, steps=6, checkpoints=tmp_path)
     assert second.metrics == short.metrics and second.evaluations == short.evaluations
-    assert f"{tmp_path / NAME} holds all 6 steps, and nothing was left to train" in capfd.readouterr().err
+    assert f"{tmp_path / NAME} holds all 6 steps already; there was nothing left to train" in capfd.readouterr().err
     longer = train(start=1, checkpoints=tmp_path)
     assert longer.metrics == long.metrics and longer.evaluations == long.evaluations
     assert equal(longer.model.state_dict(), long.model.state_dict())
@@ -151,19 +151,22 @@ def test_a_finished_training_is_told_again_or_goes_on_longer(tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ({"method": "1f1b"}, "is of a training with method pipemare, and this one has method 1f1b: where simulated"),
-        ({"cuts": (2,)}, r"with cuts \[1, 3\], and this one has cuts \[2\]"),
-        ({"seed": 6}, "with seed 5, and this one has seed 6"),
-        ({"precision": "bf16"}, "with precision fp32, and this one has precision bf16"),
-        ({"optimizer": "adam", "lr": 0.1}, "with optimizer SGD, and this one has optimizer Adam"),
+        (
+            {"method": "1f1b"},
+            "is of a training with method pipemare, but this one has method 1f1b: the simulated executor",
+        ),
+        ({"cuts": (2,)}, r"with cuts \[1, 3\], but this one has cuts \[2\]"),
+        ({"seed": 6}, "with seed 5, but this one has seed 6"),
+        ({"precision": "bf16"}, "with precision fp32, but this one has precision bf16"),
+        ({"optimizer": "adam", "lr": 0.1}, "with optimizer SGD, but this one has optimizer Adam"),
         (
             {"optimizer": faster},
-            "with groups of the optimizer base_lr=0.05, and this one has groups of the optimizer base_lr=0.2:",
+            "with groups of the optimizer base_lr=0.05, but this one has groups of the optimizer base_lr=0.2:",
         ),
-        ({"stage_lr": {2: 0.5}}, "with groups of the optimizer .*base_lr=0.05.*, and this one has .*base_lr=0.5"),
+        ({"stage_lr": {2: 0.5}}, "with groups of the optimizer .*base_lr=0.05.*, but this one has .*base_lr=0.5"),
         ({"method": pipelag.methods.get("pipemare", decay=0.3)}, "with the method's settings .*decay=0.1.*decay=0.3"),
         ({"method": pipelag.methods.get("pipemare", annealing=3)}, "with the method's settings .*rates"),
-        ({"steps": 5}, "is of step 6, and only 5 are to be trained; train more, or delete it"),
+        ({"steps": 5}, "is of step 6, but this training has only 5 steps; train more steps, or delete it"),
         (
             {"executor": "real"},
             "holds a checkpoint of the simulated executor; use executor='simulated', or name another",
@@ -182,7 +185,7 @@ def test_the_last_of_a_methods_settings_is_told_without_what_is_around_it(tmp_pa
     """The brackets of the read or update that has it were told as a part of it."""
     damped = {"method": "dc_asgd", "checkpoints": tmp_path}
     train(steps=6, **damped)
-    sentence = "with the method's settings strength=0.04, and this one has the method's settings strength=0.1: where"
+    sentence = "with the method's settings strength=0.04, but this one has the method's settings strength=0.1: the sim"
     with pytest.raises(PipelagError, match=sentence):
         train(**(damped | {"method": pipelag.methods.get("dc_asgd", strength=0.1)}))
 
@@ -198,11 +201,14 @@ def halved(after: int) -> Any:
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ({"rate": halved(3)}, "with 1 times its rate at step 3, and this one has 0.5 times it: what comes of going on"),
-        ({"loss": squared}, "with loss cross_entropy, and this one has loss squared"),
+        (
+            {"rate": halved(3)},
+            "with a rate factor of 1 at step 3, but this one has a factor of 0.5 there: the result of continuing",
+        ),
+        ({"loss": squared}, "with loss cross_entropy, but this one has loss squared"),
         (
             {"batches": Noise(seed=9)},
-            r"a first minibatch \[8, 3, 8, 8\] float32, .*, and this one has a first minibatch",
+            r"a first minibatch \[8, 3, 8, 8\] float32, .*, but this one has a first minibatch",
         ),
     ],
     ids=["rates", "loss", "data"],
@@ -230,14 +236,14 @@ def test_shorter_epochs_are_told_where_they_have_counted(tmp_path: Path) -> None
         warnings.simplefilter("error")
         train(batches=minibatches, steps=5, checkpoints=tmp_path)
         train(batches=minibatches, steps=7, checkpoints=tmp_path)
-    with pytest.warns(UserWarning, match="minibatches in an epoch 8, and this one has minibatches in an epoch 6"):
+    with pytest.warns(UserWarning, match="minibatches in an epoch 8, but this one has minibatches in an epoch 6"):
         train(batches=minibatches[:6], epochs=2, steps=None, checkpoints=tmp_path)
 
 
 def test_other_models_and_real_workers_folders_are_refused(tmp_path: Path) -> None:
     train(steps=6, checkpoints=tmp_path)
     other = nn.Sequential(*list(convolutional())[:-1], nn.Linear(16, 5))
-    with pytest.raises(PipelagError, match="is of another model; go on with that model, or delete it"):
+    with pytest.raises(PipelagError, match="is of another model; continue with that model, or delete it"):
         pipelag.train(other, Noise(), steps=6, checkpoints=tmp_path)
     real = tmp_path / "real" / "step-000000003"
     real.mkdir(parents=True)
@@ -249,10 +255,10 @@ def test_other_models_and_real_workers_folders_are_refused(tmp_path: Path) -> No
 def test_phases_before_are_compared_too(tmp_path: Path) -> None:
     train(phases=HYBRID, checkpoints=tmp_path)
     other = [pipelag.Phase(pipelag.methods.get("pipedream"), 4, (3,)), *HYBRID[1:]]
-    with pytest.raises(PipelagError, match="of step 11, in phase 2, where this training is in another"):
+    with pytest.raises(PipelagError, match="of step 11, in phase 2, but this training is in another phase"):
         train(phases=[*other, HYBRID[1]], checkpoints=tmp_path)
     longer = [other[0], pipelag.Phase(HYBRID[1].method, 9, (3,))]
-    with pytest.raises(PipelagError, match="with steps 5, and this one has steps 4"):
+    with pytest.raises(PipelagError, match="with steps 5, but this one has steps 4"):
         train(phases=longer, checkpoints=tmp_path)
 
 
@@ -274,7 +280,7 @@ def test_what_a_checkpoint_cannot_keep_is_refused_before_the_first_step(tmp_path
         return torch.optim.SGD([group | {"schedule": lambda step: step} for group in groups], lr=0.1)
 
     recorder = Recorder()
-    with pytest.raises(PipelagError, match="the training's state, .* holds a function, which a checkpoint cannot keep"):
+    with pytest.raises(PipelagError, match="the training's state, .* holds a function, which a checkpoint cannot hold"):
         train(recorder, optimizer=named, checkpoints=tmp_path)
     assert not recorder.steps
 

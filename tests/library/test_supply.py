@@ -40,7 +40,7 @@ def loader() -> DataLoader[Any]:
 
 def test_epochs_go_through_a_list_again() -> None:
     assert same(trained(epochs=3), trained(PAIRS * 3)) and len(trained(epochs=3).metrics) == 15
-    with pytest.raises(pipelag.PipelagError, match="how long to train is not given"):
+    with pytest.raises(pipelag.PipelagError, match="epochs=... needs batches with a length, and these have none"):
         trained(iter(PAIRS), epochs=2)
 
 
@@ -130,9 +130,9 @@ def taking_dicts() -> nn.Sequential:
 def test_a_dict_is_taken_apart_by_the_users_function() -> None:
     run = trained(dicts(), unpack=lambda batch: (batch["x"], batch["y"]), epochs=2)
     assert same(run, trained(epochs=2))
-    with pytest.raises(pipelag.PipelagError, match="minibatch 0 is a dict of 3 things.*or unpack=..., a function"):
+    with pytest.raises(pipelag.PipelagError, match="minibatch 0 is a dict of 3 items.*or unpack=..., a function"):
         trained(dicts())
-    with pytest.raises(pipelag.PipelagError, match="what unpack makes of minibatch 0 is a Tensor"):
+    with pytest.raises(pipelag.PipelagError, match="what unpack returns for minibatch 0 is a Tensor"):
         trained(dicts(), unpack=lambda batch: batch["x"])
 
 
@@ -266,9 +266,9 @@ def test_an_instance_whose_settings_would_be_lost_is_refused() -> None:
     scheduled = adam(model)
     torch.optim.lr_scheduler.StepLR(scheduled, 1)
     for optimizer, sentence in (
-        (stepped, "has taken steps already"),
-        (scheduled, "a scheduler of learning rates is attached"),
-        (Odd(model.parameters(), 0.1), "what hidden the Odd was made with cannot be told"),
+        (stepped, "has already taken steps"),
+        (scheduled, "the learning-rate scheduler attached"),
+        (Odd(model.parameters(), 0.1), "the Odd optimizer does not show which hidden it was built with"),
         (torch.optim.SGD(first, lr=0.1), "over other parameters than the model's"),
         (torch.optim.SGD([*model.parameters(), nn.Parameter(X[0])], lr=0.1), "over other parameters than the model's"),
     ):
@@ -282,7 +282,9 @@ def test_a_scheduler_whose_rates_would_be_set_over_is_refused() -> None:
         torch.optim.lr_scheduler.StepLR(optimizer, 1)
         return optimizer
 
-    with pytest.raises(pipelag.PipelagError, match="a scheduler of learning rates is attached to the SGD; give rate="):
+    with pytest.raises(
+        pipelag.PipelagError, match="the learning-rate scheduler attached to the SGD would be ignored; give rate="
+    ):
         trained(optimizer=scheduled)
 
 

@@ -110,7 +110,7 @@ def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(pipelag.PipelagError, match=r"metrics.jsonl' cannot be written \(No such file or directory\)"):
         train(folder=folder, on_step=lambda step, loss: shutil.rmtree(folder, ignore_errors=True))
     (tmp_path / "file").write_text("")
-    with pytest.raises(pipelag.PipelagError, match="cannot be a folder to write to"):
+    with pytest.raises(pipelag.PipelagError, match="cannot be used as a folder to write to"):
         train(folder=tmp_path / "file")
 
 
@@ -125,7 +125,7 @@ def test_accuracy_is_in_percent_and_epochs_are_counted() -> None:
     )  # fmt: skip
     assert [row["accuracy"] for row in run.evaluations] == [75.0] * 4
     assert [row["epoch"] for row in run.evaluations] == [0.5, 1.0, 1.5, 2.0]
-    with pytest.raises(pipelag.PipelagError, match=r"accuracy compares classes with targets of shape \[2\]"):
+    with pytest.raises(pipelag.PipelagError, match=r"accuracy needs targets of shape \[2\]"):
         pipelag.train(still, data, validation=[(x[:2], x[:2])], metrics=["accuracy"], loss=nn.functional.mse_loss)
 
 
@@ -230,7 +230,9 @@ def test_without_its_package_tensorboard_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     for name in [name for name in sys.modules if name.startswith(("torch.utils.tensorboard", "tensorboard."))]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(pipelag.PipelagError, match="needs the package tensorboard, which is not here; pip install"):
+    with pytest.raises(
+        pipelag.PipelagError, match="needs the package tensorboard, which is not installed; pip install"
+    ):
         train(tensorboard=tmp_path)
 
 
@@ -315,7 +317,7 @@ def train_anew(model: nn.Sequential) -> None:
 @pytest.mark.parametrize("change", [cast_and_back, replace_parameter, replace_layer, train_anew])
 def test_weights_that_would_not_be_trained_any_more_are_refused(change: Callable[[nn.Sequential], None]) -> None:
     model = convolutional()
-    with pytest.raises(PipelagError, match="another tensor into the place of the model's '0.0.weight'"):
+    with pytest.raises(PipelagError, match="has replaced the model's '0.0.weight' by another tensor"):
         train(model, on_step=lambda step, loss: change(model) if step == 3 else None)
 
 

@@ -198,7 +198,7 @@ class Dropped(nn.Module):
 
 
 def test_an_output_that_has_a_gradient_by_chance_is_refused_by_real_workers() -> None:
-    with pytest.raises(PipelagError, match="has (a|no) gradient in tensor 1 where the first one had"):
+    with pytest.raises(PipelagError, match="has (a|no) gradient, but in the first message it had"):
         partly(
             lambda: Dropped(nn.Linear(4, 4), 0.4),
             lambda: nn.Linear(4, 2),
@@ -349,7 +349,7 @@ def test_a_loss_over_the_models_weights_is_refused_by_real_workers() -> None:
     def decaying(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(output, target) + 0.1 * sum(p.square().sum() for p in model.parameters())
 
-    with pytest.raises(PipelagError, match="the loss is computed from weights that are none of the last stage's"):
+    with pytest.raises(PipelagError, match="the loss uses weights that are not the last stage's"):
         pipelag.train(model, X, loss=decaying, method="pipedream", cuts=(2,), executor="real")
 
 
@@ -362,7 +362,7 @@ def test_a_loss_with_weights_of_its_own_is_refused() -> None:
         def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             return nn.functional.cross_entropy(output * self.weights, target)
 
-    with pytest.raises(PipelagError, match="loss has weights of its own, which nobody would train"):
+    with pytest.raises(PipelagError, match="loss has weights of its own, which would not be trained"):
         pipelag.train(plain(), X, loss=Weighing())
 
 
@@ -375,7 +375,9 @@ def test_statistics_in_two_stages_are_refused() -> None:
 def test_a_default_type_does_not_reach_real_workers() -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        with pytest.raises(PipelagError, match="default type is torch.float64 here, which does not reach real workers"):
+        with pytest.raises(
+            PipelagError, match="default dtype is set to torch.float64, which has no effect on real workers"
+        ):
             pipelag.train(plain(), [(x.double(), y) for x, y in X], cuts=(1,), executor="real")
         pipelag.train(plain(), [(x.double(), y) for x, y in X], cuts=(1,))
     finally:

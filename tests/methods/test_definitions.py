@@ -39,15 +39,15 @@ class NoCarry:
             "unknown forward_reads 'stashed' of method 'own'; it should be live",
         ),
         (lambda: written(forward_reads=lambda passes: 1), "forward_reads of method 'own' is a function"),
-        (lambda: written(backward_reads=NoCarry()), "or have amounts and carry"),
-        (lambda: written(update=5), "update of method 'own' is an int; it should have change"),
+        (lambda: written(backward_reads=NoCarry()), "or have the methods amounts and carry"),
+        (lambda: written(update=5), "update of method 'own' is an int; it should have a method change"),
         (lambda: written(workers="dpp"), "unknown workers 'dpp' of method 'own'; did you mean 'ddp'?"),
         (lambda: written(workers=2), "unknown workers '2' of method 'own'; it should be ddp, server, stages or torch"),
         (lambda: written(learning_rate=0.5), "learning_rate of method 'own' is a float; it should be a function"),
         (lambda: written(build="cycle"), "build of method 'own' is a str"),
         (lambda: written(build=None), "build of method 'own' is None"),
         (lambda: written(held=3), "held of method 'own' is an int"),
-        (lambda: written(name="two words"), "its name should be a word"),
+        (lambda: written(name="two words"), "it should be a single word"),
         (lambda: Predict("velocty"), "unknown direction 'velocty' of a prediction; did you mean 'velocity'"),  # type: ignore[arg-type]
         (lambda: Predict("update", "round tripp"), "unknown horizon 'round tripp' of a prediction"),  # type: ignore[arg-type]
         (lambda: Correct(reading="printd"), "unknown reading 'printd' of a correction"),  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def backward_first(stages: int, minibatches: int) -> Schedule:
 
 @pytest.mark.parametrize(
     ("build", "sentence"),
-    [(backward_first, "schedule 'BF' deadlocks"), (lambda stages, minibatches: None, "build makes None")],
+    [(backward_first, "schedule 'BF' deadlocks"), (lambda stages, minibatches: None, "build returns None")],
 )
 def test_a_schedule_that_is_none_is_not_trained(build: Any, sentence: str) -> None:
     batches = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))] * 2
@@ -80,7 +80,7 @@ def test_a_schedule_that_is_none_is_not_trained(build: Any, sentence: str) -> No
 
 def test_a_training_that_diverges_says_so() -> None:
     batches = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))] * 2
-    with pytest.warns(UserWarning, match="no number from step 1 on: the training diverged"):
+    with pytest.warns(UserWarning, match="the loss at step 1 is not a finite number: the training diverged"):
         run = pipelag.train([nn.Linear(2, 2)], batches, loss=Rising(), method="sequential")
     assert run.diverged_at == 1
     with warnings.catch_warnings():
@@ -89,7 +89,7 @@ def test_a_training_that_diverges_says_so() -> None:
 
 
 class Rising:
-    """A loss that is no number from the second minibatch on."""
+    """A loss that is NaN from the second minibatch on."""
 
     def __init__(self) -> None:
         self.calls = 0

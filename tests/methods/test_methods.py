@@ -1,4 +1,4 @@
-"""Every method: its delays against the papers' formulas, its weights against hand-written references."""
+"""Every method: its delays follow the papers' formulas, its weights follow hand-written references."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def train(name: str | Method, cuts: tuple[int, ...], steps: int = 12, make: Any 
 @given(stages=st.integers(1, 9), n=st.integers(1, 12))
 def test_delays_equal_the_papers_formulas(stages: int, n: int) -> None:
     every = range(1, stages + 1)
-    assert get("pipedream").delays(stages).forward == tuple(stages - i for i in every)  # C6; PipeOptim: D-rank-1
+    # PipeDream's n - l on stage l from 1, PipeOptim's D - rank - 1 on a rank from 0
+    assert get("pipedream").delays(stages).forward == tuple(stages - i for i in every)
     assert get("pipedream").delays(stages).backward == tuple(stages - i for i in every)
     assert get("1f1b").delays(stages).backward == (0,) * stages
     assert get("pipedream_vertical_sync").delays(stages).forward == (stages - 1,) * stages
@@ -75,7 +76,10 @@ def test_delays_equal_the_papers_formulas(stages: int, n: int) -> None:
 def test_any_schedule_is_possible_and_its_versions_settle(
     name: str, stages: int, minibatches: int, microbatches: int
 ) -> None:
-    """No deadlock, inputs first, every microbatch once, updates in order: `check`. Versions grow, never beyond own."""
+    """Every schedule passes `check`, and each pass reads the version that its steady lag says, none beyond its own.
+
+    `check` requires that nothing deadlocks, inputs come first, every microbatch comes once and updates are in order.
+    """
     plan = schedule(name, stages=stages, minibatches=minibatches, microbatches=microbatches)
     check(plan)
     derived = delays(plan)
@@ -95,7 +99,7 @@ def test_2bw_needs_as_many_microbatches_as_stages() -> None:
 
 
 def test_a_method_that_cannot_split_says_so() -> None:
-    with pytest.raises(PipelagError, match="'hogwild' takes a minibatch in one piece"):
+    with pytest.raises(PipelagError, match="'hogwild' cannot split a minibatch"):
         get("hogwild").delays(3, 2)
     with pytest.raises(PipelagError, match="a minibatch of 8 cannot be split into 3 equal microbatches"):
         train("gpipe", (2,), microbatches=3)
@@ -106,11 +110,11 @@ def test_a_method_that_cannot_split_says_so() -> None:
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_one_stage_of_any_method_is_plain_training(name: str, device: str) -> None:
-    """But for PipeMare's pipeline, of which one stage is an update late."""
+    """Over one stage all methods are plain training, except on PipeMare's pipeline: there it is an update late."""
     if get(name).build is SCHEDULES["pipemare"]:
         assert not equal(train(name, (), 6, device=device), train("sequential", (), 6, device=device))
         return
-    if name == "nesterov_async":  # brings a momentum of its own, with one stage too: without it, it is plain training
+    if name == "nesterov_async":  # it has its own momentum even over one stage, and is plain training without
         method = get(name, gamma=0.0)
         plain = train("sequential", (), 6, make=plain_sgd, device=device)
         assert equal(train(method, (), 6, make=plain_sgd, device=device), plain)
@@ -139,7 +143,10 @@ class Vectors:
 
 
 def delayed_sgd(steps: int, lag: Callable[[int], int], microbatches: int = 1) -> list[torch.Tensor]:
-    """w(t+1) = w(t) - lr v, v = m v + grad f(w(t - lag)), written with a list of all versions."""
+    """The weights that SGD with delayed gradients ends with, from a list of all versions.
+
+    It is w(t+1) = w(t) - lr v, v = m v + grad f(w(t - lag)).
+    """
     model = linear_model()
     history = [[p.detach().clone() for p in model.parameters()]]
     velocity = [torch.zeros_like(p) for p in history[0]]
@@ -214,7 +221,10 @@ CAN = {  # the methods whose prediction is exact for a constant gradient, and th
 
 @pytest.mark.parametrize(("name", "optimizer"), [(n, o) for n, os in CAN.items() for o in os])
 def test_predictions_are_the_true_future_when_the_gradient_is_constant(name: str, optimizer: str) -> None:
-    """Once momentum and moments have settled, what a forward reads is what the weights are `horizon` updates later."""
+    """Under a constant gradient, a forward reads exactly the weights that there are `horizon` updates later.
+
+    It does once momentum and moments have settled.
+    """
     stages = 3
     stage = Slope(0.3)
     flat = FlatParameters(stage.parameters())
@@ -255,7 +265,10 @@ def test_spectrain_horizons_are_those_of_equations_5_and_6() -> None:
 
 
 def test_pipemare_t2_is_exact_stashing_when_weights_move_linearly() -> None:
-    """Then delta is the step itself, and w - (tau_fwd - tau_bkwd) delta is the forward's version."""
+    """If weights move linearly, T2's backward reads exactly the forward's version.
+
+    Then delta is the step itself, so that w - (tau_fwd - tau_bkwd) delta is this version.
+    """
     stage = Slope(0.7)
     flat = FlatParameters(stage.parameters())
     optimizer = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
@@ -288,9 +301,9 @@ def test_pipemare_t1_divides_the_rate_by_the_delay_and_anneals() -> None:
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0, 1.0])
 def test_spike_compensation_equals_its_formula(momentum: float) -> None:
-    """w - lr (a v + b g), a = m^D, b = (1 - m^D)/(1 - m), against a hand-written update of one stage with D = 2.
+    """One stage with D = 2 moves by w - lr (a v + b g), a = m^D, b = (1 - m^D)/(1 - m), as an update written by hand.
 
-    There b is 1 + m; without a momentum that is plain SGD.
+    For D = 2, b is 1 + m; without momentum the update is plain SGD's.
     """
     stage = nn.Linear(4, 1)
     flat = FlatParameters(stage.parameters())
@@ -347,7 +360,7 @@ def test_nesterov_async_equals_its_formula() -> None:
 
 
 def test_dc_asgd_adds_the_diagonal_correction() -> None:
-    """With strength 0 it is PipeDream; otherwise g + strength g g (w_now - w_stale) at the first stale update."""
+    """With strength 0 DC-ASGD is PipeDream; else its gradient is g + strength g g (w_now - w_stale)."""
     nothing = methods.get("dc_asgd", strength=0.0)
     a, b = convolutional(), convolutional()
     pipelag.train(a, Noise(), method=nothing, cuts=CUTS, steps=8, optimizer=sgd)
@@ -373,7 +386,10 @@ def test_dc_asgd_adds_the_diagonal_correction() -> None:
 
 
 def test_t2_follows_by_the_greatest_own_difference_where_the_printed_one_is_none() -> None:
-    """Forwards 2 and 2 updates late, backwards 2 and 1: the second microbatch is corrected, gamma = D^(1/1)."""
+    """T2 with `reading="own"` corrects a microbatch whose delays differ even if the printed difference of delays is 0.
+
+    Forwards are 2 and 2 updates late, backwards 2 and 1: the second microbatch is corrected, with gamma = D^(1/1).
+    """
     stage = Slope(1.0)
     flat = FlatParameters(stage.parameters())
     optimizer = group_by_stage(plain_sgd, [flat.parameters], {}, [1])
@@ -393,7 +409,10 @@ def test_t2_follows_by_the_greatest_own_difference_where_the_printed_one_is_none
 
 @pytest.mark.parametrize("update", [DelayCompensation(), SpikeCompensation()])
 def test_a_mean_gradient_of_replicas_that_are_unequally_late_is_not_compensated(update: Update) -> None:
-    """On PipeMare's pipeline the two replicas of the first stage are 3 and 2 updates late, in 1F1B both 1."""
+    """Compensating the mean gradient of replicas is refused where they are not equally late.
+
+    The two replicas of the first stage are 3 and 2 updates late on PipeMare's pipeline, and both 1 in 1F1B.
+    """
     for base, lags in (("pipedream", (1, 1)), ("pipedream_cycle", (3, 2))):
         method = replace(get(base), name="compensated", update=update)
         phase = Phase(method, 8, (1, 2), replicas=(2, 1, 1))
@@ -489,7 +508,10 @@ def test_recomputation_changes_nothing_where_the_backward_reads_the_forwards_wei
 
 
 def test_recomputation_with_newer_weights_is_another_gradient() -> None:
-    """1F1B recomputes with the live weights: activations fit the backward, no more the forward."""
+    """1F1B trains differently with recomputation.
+
+    It recomputes with the live weights, so that activations fit the backward and no longer the forward.
+    """
     ends = []
     for recompute in (False, True):
         model = convolutional()
@@ -513,7 +535,7 @@ def test_recomputation_with_newer_weights_is_another_gradient() -> None:
         ("1f1b", 1, (1, 1, 1, 1)),
         ("gpipe", 4, (1, 1, 1, 1)),
         ("pipemare_naive", 4, (1, 1, 1, 1)),
-        ("pipemare", 4, (2, 2, 2, 2)),  # what T2's backward reads is made of the live ones
+        ("pipemare", 4, (2, 2, 2, 2)),  # the live weights, and what T2 makes of them for the backward
     ],
 )
 def test_a_real_stage_holds_as_many_versions_as_the_papers_say(
@@ -565,7 +587,10 @@ def test_a_third_party_optimizer_works_wherever_nothing_is_predicted() -> None:
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.NAdam])
 def test_float16_predicts_nothing_where_nothing_has_moved(make: Any) -> None:
-    """Of an epsilon that float16 holds, a part would be none, and 0 / 0 no number."""
+    """In float16, weights with zero gradients are predicted to stay, without NaN.
+
+    A part of an epsilon that float16 can just hold would be 0, and the direction 0 / 0.
+    """
     weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
     optimizer = make([weight], lr=0.01, eps=1e-6)
     weight.grad = torch.zeros_like(weight)
@@ -581,24 +606,24 @@ def test_what_cannot_be_combined_is_refused_with_the_reason() -> None:
         train("pipeoptim", CUTS, 2, make=plain_sgd)
     with pytest.raises(PipelagError, match="spike compensation is defined for SGD with momentum"):
         train("lwp_sc", CUTS, 2, make=lambda params: torch.optim.Adam(params))
-    with pytest.raises(PipelagError, match="brings its own momentum"):
+    with pytest.raises(PipelagError, match="has its own momentum"):
         train("nesterov_async", CUTS, 2)
     with pytest.raises(PipelagError, match="unknown option 'anealing' of method 'pipemare'; did you mean 'annealing'"):
         get("pipemare", anealing=3)
     with pytest.raises(PipelagError, match="method 'pipedream' has no options, so 'decay' cannot be set"):
         get("pipedream", decay=0.5)
-    with pytest.raises(PipelagError, match="T2's decay D lies between 0 and 1, and 1.5 does not"):
+    with pytest.raises(PipelagError, match="T2's decay D should be between 0 and 1, not 1.5"):
         get("pipemare", decay=1.5)
     for name, options, sentence in (
-        ("pipemare_t2", {"decay": 0.0}, "T2.s decay D lies between 0 and 1, and 0.0 does not"),
-        ("pipemare_t1", {"annealing": -1}, "T1 anneals over 0 or more minibatches, not -1"),
-        ("nesterov_async", {"gamma": 1.0}, "gamma lies from 0 to below 1, and 1.0 does not"),
-        ("nesterov_async", {"gamma": -0.1}, "gamma lies from 0 to below 1, and -0.1 does not"),
-        ("dc_asgd", {"strength": -0.1}, "the strength lambda is 0 or more, not -0.1"),
+        ("pipemare_t2", {"decay": 0.0}, "T2.s decay D should be between 0 and 1, not 0.0"),
+        ("pipemare_t1", {"annealing": -1}, "T1.s annealing should be 0 or more minibatches, not -1"),
+        ("nesterov_async", {"gamma": 1.0}, "gamma should be from 0 to below 1, not 1.0"),
+        ("nesterov_async", {"gamma": -0.1}, "gamma should be from 0 to below 1, not -0.1"),
+        ("dc_asgd", {"strength": -0.1}, "the strength lambda should be 0 or more, not -0.1"),
     ):
         with pytest.raises(PipelagError, match=sentence):
             get(name, **options)
-    with pytest.raises(PipelagError, match="counted again over SGD only, not over Adam"):
+    with pytest.raises(PipelagError, match="counted again for SGD only, not for Adam"):
         train("pipeoptim_literal", CUTS, 2, make=lambda params: torch.optim.Adam(params))
 
 
@@ -617,7 +642,7 @@ def test_a_restored_run_continues_bit_for_bit(name: str, stop: int) -> None:
         if t + 1 == stop:
             state = copy.deepcopy(unbroken.state_dict())
     late = SimulatedTraining(convolutional(seed=9), phases, make, loss_of, rate)
-    for t in range(2):  # of which nothing is left
+    for t in range(2):  # loading the state must undo these steps
         late.step(*Noise()[t + 20])
     late.load_state_dict(state)
     for t in range(stop, 14):
@@ -644,7 +669,7 @@ def test_distances_are_zero_where_nothing_is_stale_and_stashing_leaves_no_discre
 
 
 def test_a_distance_is_the_root_mean_square_per_weight() -> None:
-    """Figure 9 of SpecTrain: RMSE. Padding between parameters does not count."""
+    """Distances are SpecTrain's RMSE (figure 9), and padding between parameters does not count."""
     a, b = (
         [torch.tensor([3.0, 1.0, 0.0]), torch.tensor([4.0, 2.0])],
         [torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.0, 2.0])],
@@ -665,7 +690,10 @@ def test_a_row_has_the_means_and_the_greatest_of_what_came_since_the_row_before(
 
 
 def test_distances_where_segments_recompute_and_of_the_oldest_of_several_microbatches() -> None:
-    """Backwards over live weights: these are the ones that the update starts from."""
+    """Distances are those of a minibatch's oldest microbatch, also with recomputation by segments.
+
+    Backwards read live weights here, the ones that the update starts from.
+    """
     for recompute, microbatches in ((False, 2), (True, 2), (2, 1), (2, 2)):
         phase = Phase(get("pipemare_naive"), 12, CUTS, recompute=recompute, microbatches=microbatches)
         training = SimulatedTraining(convolutional(), [phase], sgd, loss_of)
@@ -682,7 +710,10 @@ def test_distances_where_segments_recompute_and_of_the_oldest_of_several_microba
 
 
 def test_foreseen_weights_are_compared_with_those_of_their_own_step() -> None:
-    """With a constant gradient and settled momentum the predicted RMSE vanishes, the stale one is s steps."""
+    """Predicted weights are compared with the weights of the step that they predict.
+
+    So with a constant gradient and settled momentum their RMSE vanishes, and that of stale weights is s steps.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(Slope(0.3), Slope(0.2), Slope(0.1))
     make = lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.5)  # noqa: E731
@@ -698,7 +729,10 @@ def test_foreseen_weights_are_compared_with_those_of_their_own_step() -> None:
 
 
 def test_a_phase_that_predicts_begins_with_the_rate_of_its_first_step() -> None:
-    """SpecTrain after plain training, at a tenth of the rate: w - s 0.1 lr v with the momentum that it inherits."""
+    """A phase's first predictions use the rate of its own first step and the momentum that it inherits.
+
+    SpecTrain after plain training, at a tenth of the rate, reads w - s 0.1 lr v.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
     phases = [Phase(get("sequential"), 3), Phase(get("spectrain"), 3, (1,))]

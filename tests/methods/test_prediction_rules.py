@@ -1,4 +1,4 @@
-"""The rules of prediction against the updates that optimizers make: after a few steps, with gradients that change."""
+"""Prediction rules foresee the updates that optimizers make, after a few steps with gradients that change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipelag.stage.weights import FlatParameters
 
 Make = Callable[[Any], torch.optim.Optimizer]
 GRADIENTS = torch.randn(5, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-GRADIENTS[0] *= 9  # AMSGrad's greatest second moment is of the first step
+GRADIENTS[0] *= 9  # so that AMSGrad's greatest second moment is the first step's
 
 
 def stepped(make: Make) -> tuple[nn.Parameter, torch.optim.Optimizer, torch.Tensor]:
@@ -47,7 +47,7 @@ def stepped(make: Make) -> tuple[nn.Parameter, torch.optim.Optimizer, torch.Tens
     ids=["sgd", "adam", "amsgrad", "adamw", "caffe"],
 )
 def test_the_step_foreseen_is_the_last_one_made(make: Make) -> None:
-    """Table I: Delta W is what the optimizer's last update subtracted, over its rate."""
+    """A rule foresees the last update again: table I's Delta W is what the optimizer subtracted last, over its rate."""
     weight, optimizer, made = stepped(make)
     foreseen = step_by(rule_of(optimizer), optimizer.state[weight], optimizer.param_groups[0])
     assert foreseen is not None
@@ -55,7 +55,10 @@ def test_the_step_foreseen_is_the_last_one_made(make: Make) -> None:
 
 
 def test_nadam_corrects_its_first_moment_by_its_own_product() -> None:
-    """mu_t = beta1 (1 - 0.96^(t psi) / 2), m / (1 - mu_1 .. mu_t) over the root of v / (1 - beta2^t), plus eps."""
+    """NAdam's predicted step is m / (1 - mu_1 .. mu_t) over the root of v / (1 - beta2^t), plus eps.
+
+    Its factors are mu_t = beta1 (1 - 0.96^(t psi) / 2).
+    """
     beta1, beta2, eps, psi = 0.8, 0.95, 1e-3, 0.5
     make = partial(torch.optim.NAdam, lr=0.1, betas=(beta1, beta2), eps=eps, momentum_decay=psi)
     weight, optimizer, _ = stepped(make)
@@ -70,7 +73,7 @@ def test_nadam_corrects_its_first_moment_by_its_own_product() -> None:
 
 
 def policy_of(method: str, make: Make, stages: int = 3) -> tuple[StageWeights, nn.Parameter]:
-    """The first stage, of one matrix, before any step."""
+    """(the policy of a first stage of one matrix before any step, this matrix)."""
     weight = nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
     flat = FlatParameters([weight])
     optimizer = group_by_stage(make, [[weight]], {}, [1])
@@ -90,7 +93,7 @@ def update(policy: StageWeights, weight: nn.Parameter, gradient: torch.Tensor) -
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.NAdam])
 def test_xpipe_reads_the_moments_that_the_optimizer_keeps(kind: Any) -> None:
-    """Equation 6 with that optimizer's betas and epsilon: w - lr s mbar / sqrt(vbar + eps)."""
+    """XPipe predicts w - lr s mbar / sqrt(vbar + eps) (equation 6), with the optimizer's moments, betas and epsilon."""
     beta1, beta2, eps = 0.5, 0.9, 1e-2
     policy, weight = policy_of("xpipe", lambda params: kind(params, lr=0.1, betas=(beta1, beta2), eps=eps))
     policy.begin_at(0)
@@ -105,7 +108,10 @@ def test_xpipe_reads_the_moments_that_the_optimizer_keeps(kind: Any) -> None:
 
 
 def test_a_decoupled_decay_is_in_no_gradient_that_a_stage_remembers() -> None:
-    """Muon and Adafactor say nothing of it in their groups."""
+    """A gradient that a stage remembers contains no decoupled decay.
+
+    Muon and Adafactor decouple it without saying so in their parameter groups.
+    """
     policy, weight = policy_of("spectrain", lambda params: torch.optim.Muon(params, lr=0.1, weight_decay=0.5))
     weight.grad = GRADIENTS[0].clone()
     (along,) = policy.gradients()
@@ -113,7 +119,7 @@ def test_a_decoupled_decay_is_in_no_gradient_that_a_stage_remembers() -> None:
 
 
 def partly(groups: Any) -> torch.optim.Optimizer:
-    """Momentum for the first tensor of a stage alone."""
+    """SGD with momentum for the first tensor of each stage only."""
     parts = [
         {"params": [p], "momentum": 0.9 if place == 0 else 0.0}
         for group in groups
@@ -140,7 +146,7 @@ BATCHES = [(x, (x.sum(1) > 0).long()) for x in torch.randn(12, 8, 3, generator=t
 
 @pytest.mark.parametrize("make", [partly, bare, bare_caffe])
 def test_without_a_momentum_there_is_no_direction_to_repeat(make: Make) -> None:
-    """Nor where a part of the parameters has none."""
+    """PipeOptim refuses SGD without momentum, even if only some parameters have none."""
     with pytest.raises(PipelagError, match="without momentum keeps no direction to predict from; give it momentum"):
         pipelag.train(layers(), BATCHES, method="pipeoptim", cuts=(2, 4), optimizer=make)
 
@@ -154,7 +160,10 @@ def test_spectrain_averages_gradients_itself_where_a_part_has_no_momentum() -> N
 
 
 def test_spectrain_over_caffes_sgd_without_momentum_is_that_over_torchs() -> None:
-    """Equation 1's average in both: what Caffe keeps then is the last gradient, smoothed by nothing."""
+    """SpecTrain without momentum trains alike over Caffe's and torch's SGD: by equation 1's average of gradients.
+
+    What Caffe's SGD keeps without momentum is no average, but the last gradient.
+    """
     ends = []
     for make in (bare, bare_caffe):
         run = pipelag.train(layers(), BATCHES, method="spectrain", cuts=(2, 4), optimizer=make)

@@ -1,4 +1,4 @@
-"""Hogwild's random delays: the law that PipeMare's appendix E names, drawn anew per stage and minibatch."""
+"""Hogwild's random delays follow the law that PipeMare's appendix E names, drawn anew for each stage and minibatch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def correlation(first: list[int], second: list[int]) -> float:
 
 
 def test_every_stage_minibatch_and_seed_has_draws_of_its_own() -> None:
-    """tau_i is "the stochastic gradient delay for the i-th stage"; whoever draws it again finds the same."""
+    """Draws of different stages, minibatches and seeds are uncorrelated, and drawing again gives the same delay.
+
+    In the paper tau_i is "the stochastic gradient delay for the i-th stage".
+    """
     law = RandomDelays(mean=3.0, most=6)
     rows = {seed: [law.draw((1, 1), seed, t) for t in range(DRAWS)] for seed in (0, 1)}
     first, second = ([row[stage] for row in rows[0]] for stage in (0, 1))
@@ -58,7 +61,7 @@ def test_every_stage_minibatch_and_seed_has_draws_of_its_own() -> None:
 
 
 class Halving(torch.optim.SGD):
-    """Writes into the gradients that it is given, as those do that clip them."""
+    """An optimizer that writes into the gradients that it is given, as clipping does."""
 
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
@@ -68,7 +71,7 @@ class Halving(torch.optim.SGD):
 
 
 def test_a_gradient_that_comes_twice_is_as_it_was() -> None:
-    """A step that halves them is one of half the rate."""
+    """A gradient that is applied twice is unchanged the second time: halving it is the same as half the rate."""
     ends = []
     for kind, lr in ((Halving, 0.1), (torch.optim.SGD, 0.05)):
         model = convolutional()
@@ -79,7 +82,7 @@ def test_a_gradient_that_comes_twice_is_as_it_was() -> None:
 
 
 def test_a_mean_below_one_update_does_not_raise_the_rate() -> None:
-    """T1 divides by tau^p (equation 4), which below 1 would multiply."""
+    """T1 divides the rate by a delay of at least 1: tau^p of equation 4 would raise it for a mean below 1."""
     assert get("hogwild_t1", mean=0.5, most=3).rate_taus(3) == (1, 1, 1)
     assert get("hogwild_t1", mean=2.5, most=6).rate_taus(2) == (2.5, 2.5)
 
@@ -87,9 +90,9 @@ def test_a_mean_below_one_update_does_not_raise_the_rate() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"mean": -0.5}, "a mean delay is 0 or more updates, not -0.5"),
-        ({"mean": float("nan")}, "a mean delay is 0 or more updates, not nan"),
-        ({"most": -1}, "the greatest delay is 0 or more updates, not -1"),
+        ({"mean": -0.5}, "the mean delay should be 0 or more updates, not -0.5"),
+        ({"mean": float("nan")}, "the mean delay should be 0 or more updates, not nan"),
+        ({"most": -1}, "the greatest delay should be 0 or more updates, not -1"),
         ({"microbatches": 0}, "1 or more microbatches, not 0"),
     ],
 )
@@ -104,7 +107,7 @@ def test_a_mean_above_the_bound_is_refused_before_the_first_step() -> None:
 
 
 class Coupled(torch.optim.Optimizer):
-    """As many are written: L2 is added to the gradient where that lies."""
+    """An optimizer that adds L2 to the gradient in place, as many do."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 0.05})
@@ -119,7 +122,7 @@ class Coupled(torch.optim.Optimizer):
 
 
 def test_an_optimizer_may_write_into_an_old_gradient() -> None:
-    """One that is applied twice, by chance, is the minibatch's both times."""
+    """An old gradient that is by chance applied twice is the minibatch's own both times."""
     ends = []
     for make in (Coupled, lambda params: torch.optim.SGD(params, lr=0.05, weight_decay=0.2)):
         model = convolutional()

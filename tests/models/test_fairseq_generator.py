@@ -141,7 +141,7 @@ def test_generators_that_there_are_not_are_refused(tmp_path: Path, capsys: pytes
     assert "models transformer and fairseq_transformer, not with 'gnmt'" in errors
     from pipelag.models.fairseq_generator import same_shape
 
-    with pytest.raises(PipelagError, match="translates with the models transformer"):
+    with pytest.raises(PipelagError, match="works only with the models transformer"):
         same_shape(nn.Sequential(nn.Linear(2, 2)))
 
 

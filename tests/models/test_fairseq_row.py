@@ -232,7 +232,7 @@ def test_two_workers_learn_bit_for_bit_what_the_simulator_does(tmp_path: Path) -
         ({"shared": "all", "target_words": 16}, "one dictionary for both sides, not 15 and 16 words"),
         ({"shared": "all", "split": 2}, "a shared embedding cannot be split"),
         ({"start": "ours"}, "unknown start 'ours' of the weights"),
-        ({"start": "pipelag", "decoder_blocks": 1}, "as many blocks on both sides"),
+        ({"start": "pipelag", "decoder_blocks": 1}, "the same number of blocks on both sides"),
     ],
 )
 def test_what_cannot_be_built_is_refused(options: dict[str, Any], message: str) -> None:

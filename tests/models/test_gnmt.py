@@ -183,9 +183,9 @@ def test_a_small_one_learns_to_translate() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"layers": 5}, "even number of LSTMs from 4 on, half of them in its encoder, not 5"),
-        ({"layers": 2}, "from 4 on"),
-        ({"source_words": 9}, "takes source_words and target_words together"),
+        ({"layers": 5}, "even number of LSTMs, at least 4 .half of them in the encoder., not 5"),
+        ({"layers": 2}, "at least 4"),
+        ({"source_words": 9}, "needs both source_words and target_words"),
     ],
 )
 def test_what_cannot_be_built_is_refused(options: dict[str, Any], complaint: str) -> None:

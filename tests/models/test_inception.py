@@ -127,13 +127,13 @@ def test_resnet_101_for_64x64_goes_on_as_for_32x32() -> None:
     ("name", "options", "complaint"),
     [
         ("googlenet", {"form": "cifa"}, "unknown form 'cifa'; did you mean 'cifar'?"),
-        ("inception_v3", {"width": 0.1}, "32 channels times a width of 0.1 are no whole number"),
+        ("inception_v3", {"width": 0.1}, "32 channels times a width of 0.1 is not a whole number"),
         ("googlenet", {"blocks": [3, 1, 1]}, "GoogLeNet has up to [2, 5, 2] blocks in its groups, not [3, 1, 1]"),
         ("inception_v3", {"blocks": [1, 1]}, "Inception v3 has up to [3, 4, 2] blocks in its groups, not [1, 1]"),
         ("inception_v4", {"blocks": [1, 1]}, "Inception v4 has three groups of blocks, not 2: [1, 1]"),
-        ("resnet101", {"blocks": []}, "a bottleneck ResNet has at least one group of blocks"),
+        ("resnet101", {"blocks": []}, "a bottleneck ResNet needs at least one group of blocks"),
         ("resnet101", {"form": "tinny"}, "unknown form 'tinny'; did you mean 'tiny'?"),
-        ("resnet101", {"split": 2, "scale": 64}, "cannot be enlarged in front of a stem that is split"),
+        ("resnet101", {"split": 2, "scale": 64}, "cannot be enlarged before a stem that is split"),
     ],
 )
 def test_what_cannot_be_built_is_refused(name: str, options: dict[str, Any], complaint: str) -> None:

@@ -143,7 +143,7 @@ def test_an_optional_input_is_kept_by_its_name() -> None:
     row = pipelag.linearise(model, inputs=["mask"])
     assert all(map(torch.equal, row((x, y, mask)), model(x, y, mask)))
     assert all(map(torch.equal, row({"mask": mask, "x": x, "y": y}), model(x, y, mask)))
-    with pytest.raises(PipelagError, match=r"for 2 inputs \('x', 'y'\), and is given 3; name optional ones .* masks"):
+    with pytest.raises(PipelagError, match=r"for 2 inputs \('x', 'y'\), but is given 3; name optional ones .* masks"):
         pipelag.linearise(model)((x, y, mask))
     with pytest.raises(PipelagError, match="unknown input 'maske' of Two; did you mean 'mask'"):
         pipelag.linearise(model, inputs=["maske"])
@@ -182,7 +182,7 @@ class Any_(nn.Module):
         (
             lambda: nn.Sequential(nn.Linear(3, 3), ByData()),
             r"Sequential cannot be traced by torch.fx: '1' \(ByData\) fails at 'return x if x.sum\(\) > 0 else -x' "
-            r"\(test_linearise.py, line \d+\): its control flow depends on the data; modules named in whole=",
+            r"\(test_linearise.py, line \d+\): its control flow depends on the data; name the module in whole=",
         ),
         (ByData, "ByData cannot be traced by torch.fx: its forward fails"),
         (
@@ -191,8 +191,12 @@ class Any_(nn.Module):
         ),
         (lambda: tv.inception_v3(init_weights=False), r"Inception3 computes something else .* \(aux_logits=False\)"),
         (Noisy, "draw random numbers"),
-        (Silent, r"its forward fails at 'raise TypeError' \(.*\): TypeError; modules named"),
-        (Named, "Named returns a dict; a tensor or a tuple of tensors is wanted; keep one: output='x'"),
+        (Silent, r"its forward fails at 'raise TypeError' \(.*\): TypeError; name the module"),
+        (
+            Named,
+            "Named returns a dict; it should return a tensor or a tuple of tensors; choose one of its values: "
+            "output='x'",
+        ),
         (Any_, "Any_ takes any number of inputs"),
     ],
 )
@@ -261,7 +265,7 @@ def test_examples_that_do_not_fit_are_refused() -> None:
     for inputs, sentence in (
         ({"input_ids": x}, "InDataclass returns an Output; it should return a tensor, a tuple of tensors, or a dict"),
         ({"input_idz": x}, "unknown input 'input_idz' of InDataclass; did you mean 'input_ids'"),
-        ({"mask": x}, "InDataclass takes 'input_ids' too; give an example of it"),
+        ({"mask": x}, "InDataclass needs the input 'input_ids'; give an example of it"),
     ):
         with pytest.raises(PipelagError, match=sentence):
             pipelag.linearise(InDataclass(), inputs=inputs)
@@ -270,7 +274,7 @@ def test_examples_that_do_not_fit_are_refused() -> None:
 def test_options_that_mean_nothing_are_refused() -> None:
     with pytest.raises(PipelagError, match="did you mean 'weights'"):
         pipelag.linearise(nn.Linear(2, 2), layers="weight")
-    with pytest.raises(PipelagError, match="crossing cannot be 0"):
+    with pytest.raises(PipelagError, match="crossing is 0; it should be"):
         pipelag.linearise(nn.Linear(2, 2), crossing=0)
 
 

@@ -173,11 +173,11 @@ def test_the_values_of_an_operator_that_gives_several_travel_apart(layers: str) 
         (
             lambda: torch.jit.trace(nn.Linear(8, 8), torch.randn(4, 8)),
             False,
-            "is compiled, .* give the model of before",
+            "is compiled and .* give the model as it was before",
         ),
-        (lambda: nn.DataParallel(nn.Linear(8, 8)), False, "DataParallel is around the model; give the model itself"),
-        (lambda: torch.compile(nn.Linear(8, 8)), False, "OptimizedModule is around the model; give the model itself"),
-        (lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), True, "only where it is frozen"),
+        (lambda: nn.DataParallel(nn.Linear(8, 8)), False, "DataParallel wraps the model; give the model itself"),
+        (lambda: torch.compile(nn.Linear(8, 8)), False, "OptimizedModule wraps the model; give the model itself"),
+        (lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), True, "only if it is frozen"),
     ],
 )
 def test_models_of_a_form_that_cannot_be_traced_are_refused(model: Any, inputs: bool, sentence: str) -> None:
@@ -193,7 +193,9 @@ def test_one_of_several_values_by_name_is_kept_with_or_without_examples() -> Non
         torch.testing.assert_close(row(x), model(x)["out"])
         with pytest.raises(PipelagError, match="unknown output 'oat' of Three; did you mean 'out'"):
             pipelag.linearise(model, output="oat", **inputs)  # type: ignore[arg-type]
-        with pytest.raises(PipelagError, match="Three gives no values by name to keep one; leave out output"):
+        with pytest.raises(
+            PipelagError, match="Three does not return values by name, so none can be chosen; leave out output"
+        ):
             pipelag.linearise(Three(largest), output="out", **inputs)  # type: ignore[arg-type]
 
 
@@ -222,10 +224,10 @@ def with_none(net: Any, x: torch.Tensor) -> Any:
 @pytest.mark.parametrize(
     ("computed", "sentence"),
     [
-        (mixed, "Three computes a part of itself under autocast"),
-        (assigning, r"Three assigns its buffer 'seen' in its forward.* in place \(copy_\)"),
-        (nested, "Three returns a tuple of more than tensors; .* a tuple of tensors"),
-        (with_none, "Three returns a tuple of more than tensors; .* a tuple of tensors"),
+        (mixed, "Three uses autocast in its forward"),
+        (assigning, r"Three assigns a new tensor to its buffer 'seen' in its forward.* in place \(copy_\)"),
+        (nested, "Three returns a tuple that holds something other than tensors; .* a tuple of tensors"),
+        (with_none, "Three returns a tuple that holds something other than tensors; .* a tuple of tensors"),
     ],
 )
 def test_what_a_row_would_leave_out_is_refused(computed: Any, sentence: str, inputs: bool) -> None:

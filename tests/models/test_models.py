@@ -147,7 +147,7 @@ TIED = nn.Linear(4, 4)
 @pytest.mark.parametrize(
     ("model", "cuts", "sentence"),
     [
-        ([nn.ReLU()] * 4, (2, 2), r"the cuts \[2, 2\] must increase strictly, and 2 follows 2"),
+        ([nn.ReLU()] * 4, (2, 2), r"the cuts \[2, 2\] must increase strictly, but 2 follows 2"),
         (
             [nn.ReLU()] * 4,
             (4,),
@@ -157,11 +157,11 @@ TIED = nn.Linear(4, 4)
         (
             [nn.ReLU(), Block(), nn.ReLU()],
             (2,),
-            r"cut 2 lies inside 'Block' \(layers 2-3\), which cannot be cut; the nearest: 1 and 3",
+            r"cut 2 lies inside 'Block' \(layers 2-3\), which cannot be cut; the nearest places are 1 and 3",
         ),
-        ([nn.ReLU(), Block()], (2,), "the nearest: 1$"),  # a cut after layer 3 would leave an empty stage
-        ([Block()], (1,), "the nearest: none$"),
-        ([nn.ReLU(), Miscounted()], (1,), "'Miscounted' counts as 0 layers; pipeline_layers must be an int from 1 on"),
+        ([nn.ReLU(), Block()], (2,), "the nearest places are 1$"),  # a cut after layer 3 would leave an empty stage
+        ([Block()], (1,), "the nearest places are none$"),
+        ([nn.ReLU(), Miscounted()], (1,), "'Miscounted' has pipeline_layers 0; it should be a whole number from 1 on"),
         (
             [TIED, nn.ReLU(), TIED],
             (1,),
@@ -189,7 +189,7 @@ def test_images_too_small_for_the_poolings_are_refused(name: str, least: int) ->
     width = {"width": 0.1}
     shape = (1 if name == "lenet5" else 3, least, least)
     assert models.build(name, size=least, **width).eval()(torch.randn(2, *shape)).shape == (2, 10)
-    with pytest.raises(PipelagError, match=f"takes images of at least {least}x{least} pixels, not {least - 1}x"):
+    with pytest.raises(PipelagError, match=f"needs images of at least {least}x{least} pixels, not {least - 1}x"):
         models.build(name, size=least - 1, **width)
 
 

@@ -51,7 +51,7 @@ def test_the_lstm_adds_its_input_and_the_last_state_is_judged() -> None:
     assert (model[0](TEXT)[0, :2] == 0).all()
     mean = models.build("residual_lstm", seed=0, mean=True, **SMALL["residual_lstm"])
     torch.testing.assert_close(mean(TEXT), x.mean(1) @ linear.weight.T + linear.bias)
-    with pytest.raises(PipelagError, match="as many memory cells as outputs or more, not 2 layers and 4 cells"):
+    with pytest.raises(PipelagError, match="at least as many memory cells as outputs, not 2 layers and 4 cells"):
         models.build("residual_lstm", **SMALL["residual_lstm"] | {"memory": 4})
 
 

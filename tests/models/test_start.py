@@ -134,7 +134,7 @@ def test_weights_that_this_machine_has_no_room_for_are_refused_before_they_begin
     ):
         models.build("greedy")
     monkeypatch.setitem(models.MODELS, "lone", lambda **options: nn.Linear(1, 1))
-    with pytest.raises(PipelagError, match="model 'lone' gives a Linear; a model is an nn.Sequential"):
+    with pytest.raises(PipelagError, match="model 'lone' returns a Linear; it should return an nn.Sequential"):
         models.build("lone")
 
 

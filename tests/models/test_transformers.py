@@ -164,21 +164,21 @@ def test_a_mask_is_heeded() -> None:
 
 def test_inputs_it_was_not_laid_out_for_are_refused() -> None:
     _, row = laid_out("gpt2")
-    with pytest.raises(PipelagError, match=r"for 1 input \('input_ids'\), and is given 2; name optional .* masks"):
+    with pytest.raises(PipelagError, match=r"for 1 input \('input_ids'\), but is given 2; name optional .* masks"):
         row((words(), mask()))
-    with pytest.raises(PipelagError, match=r"for 2 inputs .* and is given 1; give them as a tuple in this order"):
+    with pytest.raises(PipelagError, match=r"for 2 inputs .* but is given 1; give them as a tuple in this order"):
         laid_out("gpt2 with a mask")[1](words())
     with pytest.raises(PipelagError, match="is given 'input_ids', 'attention_mask'; name the ones to keep"):
         row({"input_ids": words(), "attention_mask": mask()})
     assert row({"input_ids": words()}).shape == (3, 6, 40)
-    with pytest.raises(PipelagError, match=r"is \[6\], and the model was laid out for the shape \[any, any\]"):
+    with pytest.raises(PipelagError, match=r"is \[6\], but the model was laid out for the shape \[any, any\]"):
         row(words()[0])
     with pytest.raises(PipelagError, match=r"'pixel_values' is \[3, 3, 4, 8\], .* the shape \[any, 3, 8, 8\]"):
         laid_out("vit")[1](torch.zeros(3, 3, 4, 8))
     masked = laid_out("gpt2 with a mask")[1]
     for wrong in (mask()[:1], mask(3, 7)):
         sentence = (
-            rf"'attention_mask' is \[{len(wrong)}, {wrong.shape[1]}\], .* the shape \[3, 6\] beside the inputs before"
+            rf"'attention_mask' is \[{len(wrong)}, {wrong.shape[1]}\], .* the shape \[3, 6\] given the inputs before"
         )
         with pytest.raises(PipelagError, match=sentence):
             masked((words(), wrong))
@@ -253,7 +253,7 @@ class Cast(nn.Module):
 
 
 def test_what_cannot_be_laid_out_is_refused() -> None:
-    with pytest.raises(PipelagError, match="Cast computes a part of itself under autocast"):
+    with pytest.raises(PipelagError, match="Cast uses autocast in its forward"):
         pipelag.linearise(Cast(), inputs={"x": torch.randn(2, 4)})
     with pytest.raises(
         PipelagError, match="GPT2LMHeadModel takes arguments of any name, .* give examples of its inputs"
@@ -287,7 +287,7 @@ def test_what_to_keep_is_said_by_name() -> None:
     row = pipelag.linearise(model, inputs={"x": x, "scale": 3.0}, output="a")
     assert torch.equal(row(x), model(x, 3.0)["a"])
     for inputs, output, sentence in (
-        ({"x": x}, None, "Several gives a, b, and one is wanted: output='a'"),
+        ({"x": x}, None, "Several returns a, b; choose one of them: output='a'"),
         ({"x": x}, "c", "unknown output 'c' of Several"),
         ({"scale": 1.0}, "a", "inputs has no tensor"),
         ({"x": torch.randn(2, 5)}, "a", "cannot be exported by torch.export with the inputs x: four wanted"),
@@ -327,7 +327,7 @@ class WrongAndMaskedByTheLeast(WrongAndMasked):
 
 @pytest.mark.parametrize("kind", [Wrong, WrongAndMasked, WrongAndMaskedByTheLeast])
 def test_a_row_that_gives_something_else_is_refused(kind: type[nn.Module]) -> None:
-    sentence = rf"the layers of {kind.__name__} give something else than the model does \(by [\d.]+\)"
+    sentence = rf"the layers of {kind.__name__} compute something other than the model \(a difference of [\d.]+\)"
     with pytest.raises(PipelagError, match=sentence):
         pipelag.linearise(kind(), inputs={"x": torch.randn(2, 4)})
 

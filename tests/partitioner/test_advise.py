@@ -174,7 +174,7 @@ def test_what_does_not_fit_recomputes_or_comes_last() -> None:
     assert one.usable == (max(s.total() for s in one.memory) <= tight.memory)
     assert any(each.recompute and each.usable for each in choices(tight)[0])
     nowhere = ranked(best(choices(ground(memory=10.0))[0]), [], None, "sgd", "")
-    assert verdict(nowhere, None, 10.0) == "None can be advised: none fits into a GPU's memory."
+    assert verdict(nowhere, None, 10.0) == "No method can be advised: none fits into a GPU's memory."
 
 
 @pytest.mark.parametrize(
@@ -306,11 +306,11 @@ def test_the_command_prints_draws_and_writes_a_config_that_loads(
     model = ["--model", "vgg16", "--data", "shapes", "--optimizer", "{name: adamw, lr: 0.002}"]
     assert main([*words, *outs, *model]) == 0
     printed = capsys.readouterr().out
-    assert "| pipedream | straight |" in printed and re.search(r"I would use \w+ \(", printed)
+    assert "| pipedream | straight |" in printed and re.search(r"Use \w+ \(", printed)
     assert "hogwild" in printed and "Left out" in printed
     assert "throughput, samples per second" in (tmp_path / "a.svg").read_text()
     spec = read_spec(None, tmp_path / "run.yaml")
-    name = re.findall(r"I would use (\w+)", printed)[0]
+    name = re.findall(r"Use (\w+)", printed)[0]
     assert spec.phases[0].method == name and spec.optimizer is not None and spec.optimizer.lr == 0.002
     assert main([*words, "--format", "json"]) == 0
     content = json.loads(capsys.readouterr().out)
@@ -321,10 +321,10 @@ def test_the_command_prints_draws_and_writes_a_config_that_loads(
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ([], "how many samples a minibatch has is not given; say --batch"),
+        ([], "the samples per minibatch are not known; give them with --batch"),
         (["--batch", "8", "--plot", "a.gif"], "its name must end in .pdf, .svg or .png"),
-        (["--batch", "8", "--config", "run.yaml"], "a run's config needs a data set"),
-        (["--batch", "8", "--config", "run.yaml", "--data", "shapes"], "name it by --model"),
+        (["--batch", "8", "--config", "run.yaml"], "--config needs a data set"),
+        (["--batch", "8", "--config", "run.yaml", "--data", "shapes"], "name it with --model"),
         (["--batch", "8", "--optimizer", "sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'?"),
         (["--batch", "8", "--from", "leaderbord"], "unknown paper 'leaderbord'; did you mean 'leaderboard'?"),
         (["--batch", "8", "--scale", "quik"], "unknown scale 'quik'; did you mean 'quick'?"),
@@ -343,7 +343,7 @@ def test_data_of_another_kind_than_the_model_is_for_are_refused(
 ) -> None:
     words = ["vgg16", "--data", "opinions", "--batch", "8", "--cluster", "config/examples/one_server.yaml"]
     assert main(["advise", *words]) == 2
-    assert "model 'vgg16' is not made for data such as 'opinions'" in capsys.readouterr().err
+    assert "model 'vgg16' cannot be used with data such as 'opinions'" in capsys.readouterr().err
 
 
 def test_what_was_computed_is_printed_where_there_is_no_config_to_write(
@@ -352,7 +352,7 @@ def test_what_was_computed_is_printed_where_there_is_no_config_to_write(
     config = ["--config", str(tmp_path / "run.yaml"), "--model", "vgg16", "--data", "shapes"]
     assert main(["advise", *files(tmp_path), "--batch", "9", "--scale", "quick", "--memory", "1", *config]) == 2
     out, error = capsys.readouterr()
-    assert "| pipedream |" in out and "there is no config to write" in error
+    assert "| pipedream |" in out and "there is no method to write a config for" in error
     assert not (tmp_path / "run.yaml").exists()
 
 

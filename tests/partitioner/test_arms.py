@@ -296,10 +296,10 @@ def test_given_cuts_are_kept_and_others_are_the_partitioners() -> None:
         ({"method": "gpipe", "microbatches": 3}, "cannot divide a minibatch of 4 equally over 3 microbatches"),
         ({"method": "pipedream_2bw", "microbatches": 2}, "as many as stages are always enough"),
         ({"method": "xpipe", "gather": "ring"}, "is a pipeline, which sums no gradients"),
-        ({"method": "bsp", "microbatches": 2}, "has neither clock nor microbatches"),
+        ({"method": "bsp", "microbatches": 2}, "has no clock and no microbatches"),
         ({"method": "bsp", "batch": 6}, "cannot divide a minibatch of 6 equally over 4 GPUs"),
-        ({"method": "hogwild"}, "follows no schedule"),
-        ({"method": "asp"}, "follows no schedule"),
+        ({"method": "hogwild"}, "has no schedule"),
+        ({"method": "asp"}, "has no schedule"),
     ],
 )
 def test_what_cannot_be_is_refused(arm: dict[str, Any], sentence: str) -> None:
@@ -310,9 +310,9 @@ def test_what_cannot_be_is_refused(arm: dict[str, Any], sentence: str) -> None:
 
 def test_numbers_of_gpus_are_checked() -> None:
     arms = {"A": {"method": "1f1b"}}
-    with pytest.raises(PipelagError, match="the arms can be for 1 to 4 GPUs, all that the cluster has, not 8"):
+    with pytest.raises(PipelagError, match="the arms can use 1 to 4 GPUs .the cluster has no more., not 8"):
         checked_arms(arms, flat(4), [8], 4, None)
-    with pytest.raises(PipelagError, match=r"the cuts \[1\] make 2 stages, and the arms are for 2, 4 GPUs"):
+    with pytest.raises(PipelagError, match=r"the cuts \[1\] make 2 stages, but the arms use 2, 4 GPUs"):
         checked_arms(arms, flat(4), [2, 4], 4, [1])
 
 
@@ -367,7 +367,7 @@ def test_a_run_logs_its_arms(tmp_path: Path) -> None:
         ({"profile": {"rooflin": "p40"}}, "unknown option 'rooflin' of a plan's profile; did you mean 'roofline'?"),
         ({"device": "p10"}, "did you mean 'p100'?"),
         ({"workers": [1, 4]}, "1 to 2 GPUs"),
-        ({"cuts": [3]}, "the cuts [3] make 2 stages, and the arms are for 1, 2 GPUs"),
+        ({"cuts": [3]}, "the cuts [3] make 2 stages, but the arms use 1, 2 GPUs"),
         ({"arms": {"X": {"method": "gpip"}}}, "did you mean 'gpipe'?"),
         ({"depths": "4"}, "the option 'depths' of a partition run is '4'"),
         ({"depths": [1, 0]}, "the option 'depths.1' of a partition run is 0; it should be 1 or more"),
@@ -385,7 +385,7 @@ def test_a_run_is_refused_before_it_begins(options: dict[str, Any], sentence: st
 
 
 def test_arms_need_an_optimizer(tmp_path: Path) -> None:
-    with pytest.raises(PipelagError, match="name the run's optimizer"):
+    with pytest.raises(PipelagError, match="give the run an optimizer"):
         carry_out(spec_with().model_copy(update={"optimizer": None}), tmp_path / "run", "cpu", 1)
 
 

@@ -370,8 +370,8 @@ def test_a_latency_that_is_none_is_refused(wrong: Any) -> None:
     ("given", "sentence"),
     [
         ("-1", "the key 'levels.1.latency' of a cluster is -1; it should be 0 or more"),
-        (".inf", "levels.1.latency is inf, which is no finite number"),
-        (".nan", "levels.1.latency is nan, which is no finite number"),
+        (".inf", "levels.1.latency is inf, which is not a finite number"),
+        (".nan", "levels.1.latency is nan, which is not a finite number"),
         ("5 us", "the key 'levels.1.latency' of a cluster is '5 us'; it should be a number"),
         ("true", "the key 'levels.1.latency' of a cluster is True; it should be a number"),
         ("null", "the key 'levels.1.latency' of a cluster is None; it should be a number"),

@@ -236,7 +236,7 @@ def test_straight_plans_have_a_stage_per_worker() -> None:
     plan = partition(profile, flat(3, 1e9), straight=True)
     assert plan.config == "straight"
     assert plan.cuts == (2, 4)
-    with pytest.raises(PipelagError, match="needs as many layers"):
+    with pytest.raises(PipelagError, match="needs at least as many layers"):
         partition(profile, flat(7), straight=True)
 
 
@@ -356,12 +356,12 @@ def test_profiles_without_time_are_refused() -> None:
         partition(layers((0.0, 0.0, 1, 1, 1), (0.0, 0.0, 1, 1, 1)), flat(2))
     for wrong in (-1.0, float("nan"), float("inf")):
         with pytest.raises(
-            PipelagError, match=f"layer 1 .* the forward_ms {wrong:g}.*; it should be a number from 0 on"
+            PipelagError, match=f"layer 1 .* has forward_ms {wrong:g}.*; it should be a number from 0 on"
         ):
             partition(layers((wrong, 0.0, 1, 1, 1), (1.0, 0.0, 1, 1, 1)), flat(2))
     with pytest.raises(PipelagError, match="the plan needs 3 workers"):
         predict(layers((1.0, 1.0, 1, 1, 1)), flat(2), Plan((PlanStage(1, 1, 3),)))
-    with pytest.raises(PipelagError, match="ends at layer 1 and the next begins at layer 3"):
+    with pytest.raises(PipelagError, match="ends at layer 1, but the next begins at layer 3"):
         Plan((PlanStage(1, 1), PlanStage(3, 3)))
     with pytest.raises(PipelagError, match="a plan needs at least one stage"):
         Plan(())
@@ -437,10 +437,10 @@ def test_bad_profile_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelagError, match="cycle"):
         order(read_graph(path))
     path.write_text(GRAPH + "\n\tnode5 -- node9")
-    with pytest.raises(PipelagError, match="'node9', which is no node"):
+    with pytest.raises(PipelagError, match="'node9', which is not a node"):
         read_graph(path)
     path.write_text(GRAPH.replace("parameter_size=12.0", "parameters=12.0"))
-    with pytest.raises(PipelagError, match="line 3 is no node"):
+    with pytest.raises(PipelagError, match="line 3 is neither a node"):
         read_graph(path)
     path.write_text("")
     with pytest.raises(PipelagError, match="no nodes"):

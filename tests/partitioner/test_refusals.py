@@ -27,13 +27,13 @@ THREE = layers(*[(1.0, 2.0, 1, 1, 1)] * 3)
 
 
 def test_plans_that_do_not_fit() -> None:
-    with pytest.raises(PipelagError, match="the plan covers layers 1 to 2, and the profile has layers 1 to 3"):
+    with pytest.raises(PipelagError, match="the plan covers layers 1 to 2, but the profile has layers 1 to 3"):
         predict(THREE, flat(2), Plan((PlanStage(1, 2),)))
     with pytest.raises(PipelagError, match="two stages need two workers and two layers; allow data parallelism"):
         partition(layers((1.0, 2.0, 1, 1, 1)), flat(2), data_parallel=False)
     servers = Cluster((Level(2, 2.0), Level(2, 1.0)), memory=1e9)
     assert partition(THREE, servers).workers == 4
-    with pytest.raises(PipelagError, match="is kept over the collapsed cluster only; leave hierarchical out"):
+    with pytest.raises(PipelagError, match="a memory limit can only be kept over the collapsed cluster"):
         partition(THREE, servers, hierarchical=True)
 
 
@@ -49,20 +49,26 @@ LIMITED = Cluster((Level(2, 1.0),), memory=1e4)
         (lambda: memory_of(THREE, TWO, state=float("nan")), "state is nan; it should be a number from 0 on"),
         (lambda: partition(THREE, flat(2), None), "communication is None; it should be 'ring' or 'paper'"),  # type: ignore[arg-type]
         (lambda: partition(Profile(({},)), flat(2)), "a layer of the profile is {}; it should be a pipelag"),  # type: ignore[arg-type]
-        (lambda: partition(layers(("1", 2.0, 1, 1, 1)), flat(2)), "layer 1 .* has the forward_ms '1'; it should be"),  # type: ignore[arg-type]
-        (lambda: partition(layers((1.0, 2.0, 1, 1, -7)), flat(2)), "has the weight_bytes -7; it should be a number"),
+        (lambda: partition(layers(("1", 2.0, 1, 1, 1)), flat(2)), "layer 1 .* has forward_ms '1'; it should be"),  # type: ignore[arg-type]
+        (lambda: partition(layers((1.0, 2.0, 1, 1, -7)), flat(2)), "has weight_bytes -7; it should be a number"),
         (lambda: Plan(((1, 2),)), r"a stage of a plan is \(1, 2\); it should be a PlanStage of whole numbers"),  # type: ignore[arg-type]
         (lambda: Plan((PlanStage("a", 2),)), "it should be a PlanStage of whole numbers"),  # type: ignore[arg-type]
         (
             lambda: memory_of(layers((1.0, 2.0, 1, 1, 1)), TWO),
-            "the plan covers layers 1 to 3, and the profile has layers",
+            "the plan covers layers 1 to 3, but the profile has layers",
         ),
         (
             lambda: bytes_per_minibatch(layers((1.0, 2.0, 1, 1, 1)), TWO),
-            "the plan covers layers 1 to 3, and the profile",
+            "the plan covers layers 1 to 3, but the profile",
         ),
-        (lambda: memory_of(THREE, TWO, depth=0), "a pipeline holds at least 1 minibatch, in a whole number, not 0"),
-        (lambda: TWO.versions(-1), "a pipeline holds at least 1 minibatch, in a whole number, not -1"),
+        (
+            lambda: memory_of(THREE, TWO, depth=0),
+            "depth, the minibatches in the pipeline, should be a whole number from 1 on, not 0",
+        ),
+        (
+            lambda: TWO.versions(-1),
+            "depth, the minibatches in the pipeline, should be a whole number from 1 on, not -1",
+        ),
         (lambda: time_plan(THREE, flat(2), TWO, minibatches=-3), "a schedule needs at least 1 stage, 1 minibatch"),
         (lambda: time_plan(THREE, flat(2), TWO, minibatches=0), "a schedule needs at least 1 stage, 1 minibatch"),
         (lambda: THREE.cut((1,), update_ms=("a", 1.0)), r"update_ms is \('a', 1.0\); it should be a time for each of"),  # type: ignore[arg-type]
@@ -94,9 +100,11 @@ def test_replicas_that_are_not_timed() -> None:
         return Laid(Arm.of("a", arm), place, plan)
 
     assert laid("free", method="pipedream").replicas == (2, 1)
-    with pytest.raises(PipelagError, match="'pipedream_2bw' over replicated stages is not timed with microbatches"):
+    with pytest.raises(PipelagError, match="'pipedream_2bw' cannot be timed with microbatches over replicated stages"):
         laid("free", method="pipedream_2bw", microbatches=4)
-    with pytest.raises(PipelagError, match="'pipedream' over replicated stages is timed without the moving of weights"):
+    with pytest.raises(
+        PipelagError, match="'pipedream' over replicated stages can only be timed without the cost of moving weights"
+    ):
         laid("fused", method="pipedream")
 
 
@@ -104,7 +112,7 @@ def test_methods_whose_workers_have_several_stages() -> None:
     for name in ("pipedream", "gpipe", "pipedream_2bw", "sequential", "dualpipe"):
         check_own_workers(get(name))
     for name in ("1f1b_interleaved", "bidirectional"):
-        with pytest.raises(PipelagError, match="its workers have several stages each, and their memory is not counted"):
+        with pytest.raises(PipelagError, match="its workers hold several stages each, whose memory cannot be counted"):
             check_own_workers(get(name))
 
 
@@ -113,20 +121,21 @@ def test_clusters_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(PipelagError, match="list.yaml' is not a cluster file: it must have the key levels"):
         Cluster.load(tmp_path / "list.yaml")
     level = {"workers": 100, "bandwidth": 1.0}
-    with pytest.raises(
-        PipelagError, match="10,000 workers are more than a plan can be searched for; the limit is 4,096"
-    ):
+    with pytest.raises(PipelagError, match="10,000 workers are too many for the search; the limit is 4,096"):
         Cluster.of({"levels": [level, level]})
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (GRAPH.replace("[4.0; 1.0; 1.0]", "[4.0; x]"), "line 5 holds no number where one should be"),
-        (GRAPH.replace("forward_compute_time=2.0", "forward_compute_time=1e16"), "line 2: times and sizes lie between"),
-        (GRAPH + "\n" + GRAPH.splitlines()[1], "the node 'node3' is there twice"),
+        (GRAPH.replace("[4.0; 1.0; 1.0]", "[4.0; x]"), "line 5 should hold a number"),
+        (
+            GRAPH.replace("forward_compute_time=2.0", "forward_compute_time=1e16"),
+            "line 2: times and sizes should be between",
+        ),
+        (GRAPH + "\n" + GRAPH.splitlines()[1], "the node 'node3' appears twice"),
         ("\n" * (MOST_LINES + 1), f"has {MOST_LINES + 1:,} lines, too many for a profile"),
-        (GRAPH.splitlines()[0], "the profile has no layers but inputs"),
+        (GRAPH.splitlines()[0], "the profile has no layers other than inputs"),
     ],
 )
 def test_published_profiles_that_are_none(text: str, sentence: str, tmp_path: Path) -> None:

@@ -17,11 +17,15 @@ def verdict(conditions: str, frame: str = "+1.0 points (at this scale: {})") -> 
 
 
 def test_conditions_of_two_claims_are_a_note_and_those_of_one_stay() -> None:
-    several = [verdict(SHORT), verdict(SHORT, "+2.0; this needs the paper's runs ({})"), verdict("smaller models")]
+    several = [
+        verdict(SHORT),
+        verdict(SHORT, "+2.0; only runs like the paper's can decide this (here: {})"),
+        verdict("smaller models"),
+    ]
     notes = Notes(several)
     assert [notes.why(each) for each in several] == [
         "+1.0 points (at this scale: note a)",
-        "+2.0; this needs the paper's runs (note a)",
+        "+2.0; only runs like the paper's can decide this (here: note a)",
         "+1.0 points (at this scale: smaller models)",
     ]
     assert notes.lines == [f"Note a: {SHORT}."]

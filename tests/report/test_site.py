@@ -415,7 +415,7 @@ def test_where_nothing_was_trained_no_page_names_a_scale_a_device_or_hours(recor
     for name in ("index", "table_2"):
         words = pages(records)[folder / f"{name}.html"].words
         assert title not in words and "a CPU" not in words and "hours" not in words
-        assert "all is computed" in words
+        assert "everything is computed" in words
     ran(seconds=3.0)
     words = pages(records)[folder / "index.html"].words
     assert title in words and "a CPU" in words and "0.0 hours" in words

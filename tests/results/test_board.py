@@ -94,12 +94,12 @@ def test_runs_that_do_not_learn_are_named_by_the_rule_of_the_judges() -> None:
     table = draw(context("leaderboard", "table_1", images)).table
     assert table is not None and "BLEU" not in [column.heading for column in table.columns]
     (note,) = [note for note in table.notes if "not learn" in note]
-    assert note.endswith("chance to all right: PipeDream (1 of 3 runs).")
+    assert note.endswith("chance to 100 %): PipeDream (1 of 3 runs).")
     runs = context("leaderboard", "table_3", words)
     table = draw(runs).table
     assert table is not None
     (note,) = [note for note in table.notes if "not learn" in note]
-    assert "a BLEU of 1: Stale weights (2 of 3 runs). " in note
+    assert "a BLEU of 1): Stale weights (2 of 3 runs). " in note
     assert next(row for row in rows(runs) if row["method"] == "sequential")["BLEU"] == "9.00 ± 0.00"
 
 
@@ -137,7 +137,7 @@ def test_a_search_explains_the_signs_and_dashes_that_it_has_and_no_others(result
     assert any(note.startswith("≤, ≥: ") for note in table.notes) is signed
     (dash,) = [note for note in table.notes if "too slow" in note]
     assert dash.startswith("–: ") and "Left out" in runs.footer() and "Left out" not in drawn.footer(runs)
-    (untried,) = [note for note in table.notes if note.startswith("Not among the rates searched")]
+    (untried,) = [note for note in table.notes if note.startswith("Rates that took no part in the choice")]
     beta = {"table_10": "0.99", "table_13": "0.9"}[result]
     named = f"sequential with NAdam (beta1 = {beta})"
     assert named in untried and named in own_rates

@@ -58,7 +58,7 @@ def test_a_run_that_diverges_costs_an_unknown_amount_and_fewer_seeds_are_counted
     table = draw(context("leaderboard", "table_8", ending)).table
     assert table is not None
     text = table.markdown()
-    assert "an unknown amount (there is no seed with which both end)" in text
+    assert "unknown (with no seed do both finish)" in text
     assert "(one seed" in text
 
 

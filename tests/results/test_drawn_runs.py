@@ -324,7 +324,7 @@ def test_a_register_that_slides_is_drawn_at_its_own_percentage() -> None:
     for (name, level), curve in zip(levels, ("baseline", "control"), strict=True):
         ends = [value("accuracy", run, POINTS - 1) for run, other in enumerate(curves) if other == curve]
         assert level == pytest.approx(fmean(ends)), name
-    assert levels[0][0] == "non-pipelined" and levels[1][0].endswith(", 0.01 for 0.1")
+    assert levels[0][0] == "non-pipelined" and levels[1][0].endswith(", 0.01 instead of 0.1")
 
 
 @pytest.mark.parametrize(("result", "key"), [("figure_1", "stages"), ("figure_2", "rate")])

@@ -81,22 +81,22 @@ def test_a_note_names_another_result_as_its_page_is_called() -> None:
 @pytest.mark.usefixtures("in_project")
 def test_the_bandwidths_of_clusters_are_not_said_to_be_from_profiles() -> None:
     for result in ("figure_7", "table_2"):
-        assert published("pipedream", result) == "As the plans' clusters are described, not measured."
+        assert published("pipedream", result) == "Taken from the descriptions of the plans' clusters, not measured."
 
 
 @pytest.mark.usefixtures("in_project")
 def test_that_a_network_is_smaller_comes_first_and_its_rates_are_all_told() -> None:
     for paper, result in (("pipedream", "figure_11"), ("pipemare", "figure_3"), ("stale_weights", "figure_5c")):
-        assert "Not the paper's: smaller models; " in published(paper, result)
+        assert "Different from the paper: smaller models; " in published(paper, result)
     assert "smaller models" not in published("stale_weights", "figure_5d")
-    assert "rates of 0.025 and 0.004 instead of 0.05 and 0.001" in published("leaderboard", "figure_3")
+    assert "learning rates of 0.025 and 0.004 instead of 0.05 and 0.001" in published("leaderboard", "figure_3")
     searched = published("leaderboard", "table_4")  # whose labels count rates from the common one
     assert "Stale weights (rate 0.1: 1 of 3 runs)" in searched
 
 
 @pytest.mark.usefixtures("in_project")
 def test_minibatches_of_replicated_stages_are_not_called_updates() -> None:
-    assert "minibatches (a stage with replicas updates once for as many)" in published("pipedream", "figure_11")
+    assert "minibatches (a stage with n replicas updates once per n minibatches)" in published("pipedream", "figure_11")
     assert " updates; " in published("spectrain", "figure_12")
 
 
@@ -116,7 +116,7 @@ def test_gradients_that_are_late_have_no_distance_of_weights() -> None:
     for arm, has_distance in (("Hogwild", False), ("Hogwild, T1", False), ("1F1B, latest weights", True)):
         distances = [cell is not None for heading, cell in rows[arm].items() if "distance" in heading]
         assert distances == [has_distance] * 2, rows[arm]
-    assert any(note.startswith("Hogwild: ") and "the greatest that may be drawn" in note for note in notes)
+    assert any(note.startswith("Hogwild: ") and "the greatest that can be drawn" in note for note in notes)
     runs = Context.load(load_paper("leaderboard"), "table_1", load_scale("published", "cpu"))
     settings = [item.arm.spec.phases[0].options for item in runs.select(arm="Hogwild")]
     assert settings and not any("mean" in each or "most" in each for each in settings)  # so means are PipeMare's

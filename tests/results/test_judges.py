@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,14 @@ import pytest
 
 from pipelag.errors import PipelagError
 from pipelag.experiments import Arm, load_paper, papers
-from pipelag.results.judging import by_seed, every_run, extent
-from pipelag.results.leaderboard.scores import above
+from pipelag.results.judging import by_seed, every_run, extent, learned
+from pipelag.results.leaderboard.rates import by_seed as rate_by_seed
+from pipelag.results.leaderboard.rates import chosen
+from pipelag.results.leaderboard.scores import above, cheaper
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.leaderboard import ORDER, accuracies, searched
-from tests.results.made_up import CASES, PARTS, SEEDS, Key, Pair, context, trained, trained_as
+from tests.results.made_up import CASES, PARTS, SEEDS, Key, Pair, context, log, trained, trained_as
 
 pytestmark = pytest.mark.usefixtures("in_project")
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,6 +138,17 @@ def test_a_run_that_diverges_is_below_any_that_does_not(a: Any, b: Any, verdict:
     assert above(dict(enumerate(a)), dict(enumerate(b)))[0] is verdict
 
 
+def test_which_of_two_costs_less_is_told_where_every_run_ends() -> None:
+    base, dear, cheap = ({seed: end + 0.1 * seed for seed in SEEDS} for end in (90.0, 70.0, 85.0))
+    assert cheaper((base, dear), (base, cheap))[0] is True and cheaper((base, cheap), (base, dear))[0] is False
+    for lost in range(4):
+        first, less, second, more = (
+            values | ({2: 0.0} if lost == number else {}) for number, values in enumerate((base, dear, base, cheap))
+        )
+        told, prices, _ = cheaper((first, less), (second, more))
+        assert told is None and prices == pytest.approx((20.0, 5.0))
+
+
 def test_seeds_that_a_scale_leaves_out_are_not_missed() -> None:
     def runs(missing: tuple[int, ...]) -> dict[int, Item]:
         return every_run(
@@ -145,6 +160,27 @@ def test_seeds_that_a_scale_leaves_out_are_not_missed() -> None:
     assert [*runs((1, 2))] == [0] and [*runs(())] == [0, 1, 2]
     with pytest.raises(NotLogged, match="XPipe has no log"):
         runs((0, 1, 2))
+
+
+def test_a_seed_that_is_asked_for_and_has_no_log_is_missed() -> None:
+    """The mean of the others would be another arm's."""
+    runs = context("stale_weights", "figure_5d", lambda arm: None if arm.seed == 1 else trained(50.0))
+    for judged in (by_seed, partial(every_run, named="8 stages")):
+        with pytest.raises(NotLogged, match="2 of 3"):
+            judged(runs, arm="8-stage")
+
+
+@pytest.mark.parametrize("classes", [10, 2])
+def test_an_arm_that_does_not_learn_with_one_seed_says_nothing(classes: int) -> None:
+    """By a tenth of the way from chance to all right; and where a run diverges."""
+    data, edge = {"classes": classes}, 100 / classes + (100 - 100 / classes) / 10
+    learns, gone = log(final={"accuracy": 99.0}, data=data), log(final=None, diverged_at=7, data=data)
+    at_the_edge, above_it = (log(final={"accuracy": end}, data=data) for end in (edge, edge + 0.1))
+    for one, says in ((above_it, True), (at_the_edge, False), (gone, False)):
+        by_number = {0: learns, 1: one, 2: learns}
+        runs = context("stale_weights", "figure_5d", lambda arm, logs=by_number: logs[arm.seed])  # type: ignore[misc]
+        with nullcontext() if says else pytest.raises(NotLogged, match="seed 1"):
+            learned(runs, "8 stages", arm="8-stage")
 
 
 def test_labels_that_fit_the_runs_of_several_arms_are_refused() -> None:
@@ -234,6 +270,20 @@ def test_of_remedies_that_do_not_learn_to_translate_nothing_is_said(claim: str) 
     assert JUDGES["leaderboard", "table_3", claim](with_best(1.0)).holds is True
     with pytest.raises(NotLogged, match="does not learn to translate here: seed 0: its best of all .* 0.99"):
         JUDGES["leaderboard", "table_3", claim](with_best(0.99))
+
+
+def test_a_rate_is_chosen_by_the_mean_loss_over_seeds() -> None:
+    """With one seed another has the lowest of all."""
+    losses = {"1": (0.5, 0.5, 0.5), "1/2": (0.1, 0.9, 0.9)}
+
+    def make(arm: Arm) -> RunLog:
+        run = trained(80.0)
+        run.rows[-1]["loss"] = losses.get(arm.labels["rate"], (1.0,) * 3)[arm.seed]
+        return run
+
+    runs = context("leaderboard", "table_4", make)
+    assert chosen(runs, "PipeDream") == "1"
+    assert rate_by_seed(runs, "PipeDream") == {0: 0.05, 1: 0.1, 2: 0.1}
 
 
 def test_runs_at_a_common_rate_that_is_each_ones_own_are_judged_once() -> None:

@@ -10,7 +10,18 @@ from pipelag.commands.digest import corrected
 from pipelag.results.context import Context
 from pipelag.results.judging import T95, Difference, all_of, any_of, sized
 from pipelag.results.multiplicity import least_surprising, two_sided
-from pipelag.results.verdict import JUDGES, TESTS, Finding, NotLogged, SeedTest, Verdict, judged, nothing, resting_on
+from pipelag.results.verdict import (
+    JUDGES,
+    TESTS,
+    Finding,
+    NotLogged,
+    SeedTest,
+    Verdict,
+    any_one,
+    judged,
+    nothing,
+    resting_on,
+)
 from tests.results.made_up import context, trained
 
 
@@ -93,7 +104,10 @@ def test_one_of_many_parts_fails_a_claim_only_where_it_is_told_among_so_many(mon
 
     assert verdict_on(-1.1, 1).verdict == "fails"
     unsure = verdict_on(-1.1, 6)
-    assert unsure.verdict == "cannot be judged" and "of 6 tests the surest against it has p = 0.04" in unsure.why
+    assert (
+        unsure.verdict == "cannot be judged"
+        and "of 6 comparisons, the strongest against the claim has p = 0.04" in unsure.why
+    )
     assert verdict_on(-1.1, 6, others=90.0).verdict == "cannot be judged", (
         "how sure the others are says nothing against it"
     )
@@ -131,6 +145,12 @@ def test_a_claim_has_the_p_value_of_what_it_rests_on(monkeypatch: pytest.MonkeyP
     smaller = [replace(i, arm=replace(i.arm, spec=i.arm.spec.model_copy(update={"batch": 1}))) for i in runs.items]
     runs = replace(runs, items=smaller)
     assert p_of(lambda context: sized(context, sure.above(), "", "")) is None
+
+
+def test_against_one_of_many_speaks_what_all_of_them_do() -> None:
+    assert any_one([SeedTest(1.0, 0.001), SeedTest(1.0, 0.2)]) == [SeedTest(1.0, 0.2)]
+    assert any_one([SeedTest(0.01, 1.0), SeedTest(1.0, 0.2)]) == [SeedTest(0.02, 1.0)]
+    assert any_one([SeedTest(0.8, 1.0), SeedTest(0.9, 1.0)])[0].favour == 1.0 and any_one([]) == []
 
 
 def test_no_difference_at_all_from_a_bound_is_no_surprise() -> None:

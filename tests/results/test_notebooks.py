@@ -89,7 +89,7 @@ def test_it_runs_from_top_to_bottom(pages: Path, name: str) -> None:
         assert "not drawn yet" in page and "| VGG-16 | ours | 90.00" in page and ("<svg" in page or ".svg" in page)
         assert "cannot be judged" in page or "holds" in page
         assert "![png]" in page.partition("## Plot any metric")[2].partition("##")[0]
-        assert "VGG-16 s4" in page.partition("## Beside the paper")[2]  # what the paper reports
+        assert "VGG-16 s4" in page.partition("## Compare with the paper")[2]  # what the paper reports
 
 
 def test_what_draws_a_result_names_plugins_and_papers_that_the_config_does_not_say(

@@ -12,10 +12,12 @@ from pipelag.experiments import Arm, load_paper, load_scale
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.logs import RunLog
+from pipelag.results.pipedream.targets import goal_of
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.pipedream import (
     ALIKE,
     LARGE,
+    METRICS,
     PAPER,
     eight_gpus,
     learns,
@@ -103,6 +105,15 @@ def test_a_language_model_that_diverged_has_no_end() -> None:
     gone = replace(trained(diverged_at=9), rows=[{"step": 5, "epoch": 1.0, "perplexity": 98.0, "accuracy": 20.0}])
     with pytest.raises(NotLogged, match="AWD-LM under PipeDream diverged"):
         judged("text_headline_tta", "language_ends_alike_here", except_seed(0, "PipeDream", training(ALIKE), gone))
+
+
+def test_on_other_data_a_goal_is_a_little_worse_than_the_best_of_data_parallelism() -> None:
+    """A perplexity above its best, an accuracy below."""
+    for result, model, share in (("text_headline_tta", "AWD-LM", 1.05), ("table_1", "VGG-16", 0.95)):
+        runs = {"model": model, "arm": "data parallelism"}
+        quick = context(PAPER, result, training(ALIKE), scale="quick")
+        _, best = METRICS[model]
+        assert quick.shortfall(**runs) and goal_of(quick, model, runs).value == pytest.approx(share * best)
 
 
 def test_the_plan_beside_a_saving_is_the_one_that_saves_it() -> None:

@@ -14,7 +14,7 @@ from pipelag.results.logs import Item
 from pipelag.results.pipemare.costs import unreached
 from pipelag.results.pipemare.headline import PAPERS_LENGTHS, variants
 from pipelag.results.pipemare.lemmas import lemma_1
-from pipelag.results.pipemare.quality import best_of, last_cell
+from pipelag.results.pipemare.quality import area, best_of, last_cell
 from pipelag.results.verdict import JUDGES, verdicts
 from tests.results.cases.pipemare import PAPER, rising, training, warmed_up
 from tests.results.made_up import context, log
@@ -32,7 +32,7 @@ def test_a_verdict_that_rests_on_the_best_evaluations_tells_of_the_last() -> Non
     load_results(runs.paper)
     verdict = {each.claim: each for each in verdicts(runs)}["transformer_large_k"]
     assert verdict.verdict == "holds" and "by -13.00" in verdict.why
-    assert "by the last evaluation +0.00" in verdict.why
+    assert "at the last evaluation +0.00" in verdict.why
 
 
 def test_tables_say_of_how_many_evaluations_a_score_is_the_best_and_have_the_last() -> None:
@@ -54,6 +54,15 @@ def test_a_run_that_diverged_has_no_end() -> None:
     assert last_cell(runs, task="images", arm="T2") == "8.0 (sd 0.0)"
     assert last_cell(runs, task="images", arm="Sync") is None
     assert best_of(runs) == "best of 2 evaluations"
+
+
+def test_evaluations_that_a_run_that_diverged_never_came_to_count_as_0() -> None:
+    rows = [{"bleu": 10.0, "accuracy": 20.0}, {"bleu": 30.0, "accuracy": 40.0}]
+    runs = context(PAPER, "table_3", lambda arm: log(rows, diverged_at=7 if arm.seed else None))
+    spec = runs.select(task="translation", arm="T1")[0].arm.spec
+    asked = spec.steps // spec.evaluate_every
+    means = area(runs, task="translation", arm="T1")
+    assert asked > 2 and means == pytest.approx({0: 20.0, 1: 40.0 / asked, 2: 40.0 / asked})
 
 
 def test_a_target_that_no_warmed_up_run_reaches_is_said_with_where_it_is_from() -> None:
@@ -149,6 +158,6 @@ def test_one_evaluation_less_to_a_good_bleu_is_no_fewer_epochs() -> None:
 def test_that_t1_scores_lower_is_not_said_of_what_it_adds() -> None:
     runs = context(PAPER, "figure_8", training(lambda labels: 35.0 if labels["split"] == "2" else 41.0))
     load_results(runs.paper)
-    assert "what T1 adds is not told" in JUDGES[PAPER, "figure_8", "t1_weakens_images"](runs).why
+    assert "what T1 adds is unknown" in JUDGES[PAPER, "figure_8", "t1_weakens_images"](runs).why
     arms = {item.arm.labels["arm"] for item in runs.items if item.arm.labels.get("split") == "2"}
     assert arms == {"Sync", "T1", "T1+T2", "T1+T2+W"}  # none without T1

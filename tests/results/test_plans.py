@@ -97,9 +97,9 @@ def test_bad_plans_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the option 'given.mine.replicas' of a partition run is missing"):
         plan(**known, given={"mine": {}})
     for wrong in ({"replicas": [1, 1], "cuts": [99]}, {"replicas": [1], "cuts": [3]}, {"replicas": [1] * 5}):
-        with pytest.raises(ValueError, match="options.given: 'mine' takes replicas"):
+        with pytest.raises(ValueError, match="options.given: 'mine' needs replicas"):
             plan(**known, given={"mine": wrong})
-    with pytest.raises(ValueError, match="no layer is named like 'lstm'"):
+    with pytest.raises(ValueError, match="no layer has a name that begins with 'lstm'"):
         plan(**known, given={"mine": {"replicas": [1, 1], "cuts": ["lstm"]}})
 
 

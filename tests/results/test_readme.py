@@ -93,22 +93,22 @@ def test_a_sentence_whose_evidence_turned_is_refused(tmp_path: Path, capsys: pyt
     assert digested(good) == (0, "")
     text = page.read_text()
     assert "<summary>What the logs say (2 claims: 1 holds, 1 fails)</summary>" in text
-    assert text.startswith("A sentence.") and "ResNet-20 1.03 for 1.03" in text and "for 67 (" in text
+    assert text.startswith("A sentence.") and "ResNet-20 1.03 (printed 1.03)" in text and "(printed 67," in text
     assert main(["digest", str(page), "--check"]) == 0
-    page.write_text(text.replace("1.03 for 1.03", "1.03 for 1.04"))
-    assert main(["digest", str(page), "--check"]) == 2 and "says other numbers" in capsys.readouterr().err
+    page.write_text(text.replace("printed 1.03)", "printed 1.04)"))
+    assert main(["digest", str(page), "--check"]) == 2 and "does not say what the logs say" in capsys.readouterr().err
     code, sentence = digested(good.replace("exception fails", "exception holds"))
-    assert code == 2 and "of which it says 'holds'; the logs say 'fails'" in sentence
+    assert code == 2 and "with the verdict 'holds', but by the logs it is 'fails'" in sentence
     for wrong, words in (
         ("stale_weights.table_6.weights_as_print holds", "did you mean 'weights_as_printed'"),
         ("stale_weights.table_66.weights_as_printed holds", "unknown result"),
-        ("stale_weights.table_6 holds", "is no evidence; it should be PAPER.RESULT.CLAIM"),
-        ("stale_weights.table_6.weights_as_printed perhaps", "is no evidence"),
+        ("stale_weights.table_6 holds", "is not evidence; it should be PAPER.RESULT.CLAIM"),
+        ("stale_weights.table_6.weights_as_printed perhaps", "is not evidence"),
     ):
         code, sentence = digested(wrong)
         assert code == 2 and words in sentence, sentence
     page.write_text("<!-- evidence: stale_weights.table_6.weights_as_printed holds -->\n")
-    assert main(["digest", str(page)]) == 2 and "in turn" in capsys.readouterr().err
+    assert main(["digest", str(page)]) == 2 and "in this order" in capsys.readouterr().err
 
 
 def test_the_readme_is_short_and_shows_what_fails() -> None:
@@ -129,7 +129,7 @@ def test_a_wrong_number_and_a_document_without_marks_are_refused(
     document = tmp_path / "mine.md"
     document.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
     assert main(["digest", str(document), "--check"]) == 2
-    assert "says other numbers than the logs" in capsys.readouterr().err
+    assert "does not say what the logs say" in capsys.readouterr().err
     assert main(["digest", str(document)]) == 0
     assert document.read_text() == f"before\n{BEGIN}\n\n| 12.3 |\n{END}\nafter\n"
     assert main(["digest", str(document), "--check"]) == 0

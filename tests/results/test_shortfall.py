@@ -38,13 +38,13 @@ def phases(**changes: Any) -> list[dict[str, Any]]:
         ({"model": {"options": {"dropout": 0.1}}}, "another dropout"),
         ({"model": {"options": {}}}, "another dropout"),
         ({"optimizer": {"betas": [0.8, 0.9]}}, "other settings of the optimizer"),
-        ({"lr_schedule": {"horizon": 100}}, "another schedule of rates"),
-        ({"phases": phases(stage_lr={1: 0.1})}, "other rates by stage"),
+        ({"lr_schedule": {"horizon": 100}}, "another learning-rate schedule"),
+        ({"phases": phases(stage_lr={1: 0.1})}, "other learning rates by stage"),
         ({"options": {"label_smoothing": 0.1}}, "a label smoothing of 0.1 instead of 0"),
         ({"options": {"length": 70}}, "sequences of another length"),
-        ({"optimizer": {"lr": 0.002}}, "a rate of 0.002 instead of 0.0005"),
+        ({"optimizer": {"lr": 0.002}}, "a learning rate of 0.002 instead of 0.0005"),
         ({"optimizer": {"weight_decay": 0.0}}, "a weight decay of 0 instead of 0.0001"),
-        ({"lr_schedule": {"name": "cosine"}}, "another schedule of rates"),
+        ({"lr_schedule": {"name": "cosine"}}, "another learning-rate schedule"),
         ({"lr_schedule": {"warmup": 0}}, "a warm-up over 0.0% of the steps instead of 10.0%"),
         ({"batch": 32}, "minibatches of 32 instead of 64"),
         ({"data": {"options": {"test": 300}}}, "Transformer tested with 300 samples"),
@@ -52,7 +52,7 @@ def phases(**changes: Any) -> list[dict[str, Any]]:
         ({"phases": phases(options={"annealing": 400})}, "annealing over 40% of the steps instead of 0%"),
         (
             {"phases": [*phases(method="gpipe", steps=200), *phases(steps=800)]},
-            "a synchronous start over 20% of the steps instead of 0%; other rates by stage",
+            "a synchronous start over 20% of the steps instead of 0%; other learning rates by stage",
         ),
         ({"phases": phases(microbatches=4)}, "4 microbatches instead of 1"),
         ({"phases": phases(cuts=[1])}, "2 stages instead of 3"),
@@ -83,9 +83,15 @@ def test_what_runs_differ_in_alike_is_said_once() -> None:
         return a_run(**here), a_run(**there)
 
     two = shortfall_of([shorter(4000, 0.002), shorter(1000, 0.001)])
-    assert two == "Transformer for 400 and 100 of 4,000 and 1,000 steps; rates of 0.002 and 0.001 instead of 0.0005"
+    assert (
+        two
+        == "Transformer for 400 and 100 of 4,000 and 1,000 steps; learning rates of 0.002 and 0.001 instead of 0.0005"
+    )
     three = shortfall_of([shorter(4000, 0.002), shorter(1000, 0.001), shorter(2000, 0.004)])
-    assert three == "Transformer for 100 to 400 of 1,000 to 4,000 steps; rates of 0.001 to 0.004 instead of 0.0005"
+    assert (
+        three
+        == "Transformer for 100 to 400 of 1,000 to 4,000 steps; learning rates of 0.001 to 0.004 instead of 0.0005"
+    )
 
 
 def test_what_does_not_belong_one_to_one_is_not_set_side_by_side() -> None:
@@ -100,9 +106,9 @@ def test_what_does_not_belong_one_to_one_is_not_set_side_by_side() -> None:
     def at(rate: float, theirs: float) -> tuple[RunSpec, RunSpec]:
         return a_run(optimizer={"lr": rate}), a_run(optimizer={"lr": theirs})
 
-    assert shortfall_of([at(0.1, 0.01), at(0.2, 0.02)]) == "rates of 0.1 and 0.2 instead of 0.01 and 0.02"
+    assert shortfall_of([at(0.1, 0.01), at(0.2, 0.02)]) == "learning rates of 0.1 and 0.2 instead of 0.01 and 0.02"
     crossed = [at(0.1, 0.01), at(0.2, 0.01), at(0.1, 0.05)]
-    assert shortfall_of(crossed) == "rates of 0.1 to 0.2 instead of 0.01 to 0.05"
+    assert shortfall_of(crossed) == "learning rates of 0.1 to 0.2 instead of 0.01 to 0.05"
 
 
 def test_a_network_of_our_own_is_told_from_anothers_form_of_it() -> None:
@@ -129,8 +135,9 @@ def test_a_figure_names_the_four_that_matter_most_and_a_page_all() -> None:
         "lr_schedule": {"warmup": 50},
     }
     pairs = [(a_run(**changes), a_run())]
-    most = "smaller models; Transformer for 500 steps of 32 instead of 1,000 of 64; a rate of 0.002 instead of 0.0005"
-    assert shortfall_of(pairs) == f"{most}; no dropout and more"
+    most = "smaller models; Transformer for 500 steps of 32 instead of 1,000 of 64; "
+    most += "a learning rate of 0.002 instead of 0.0005"
+    assert shortfall_of(pairs) == f"{most}; no dropout; and other differences"
     assert shortfall_of(pairs, most=None) == f"{most}; no dropout; beams of 1 instead of 5"
 
 
@@ -156,7 +163,7 @@ def test_what_scores_are_tested_with_and_how_a_method_is_set_is_named_however_mu
         "Transformer for 500 steps of 32 instead of 1,000 of 64",
         "Transformer tested with 300 samples",
         "beams of 1 instead of 5",
-        "annealing over 10% of the steps instead of 0% and more",
+        "annealing over 10% of the steps instead of 0%; and other differences",
     ]
     assert shortfall_of(pairs, most=2, shown=True) == "; ".join(parts)
     assert "tested" not in shortfall_of(pairs)

@@ -17,6 +17,7 @@ from pipelag.results.spectrain.learning_curves import STYLES
 from pipelag.results.spectrain.timing import disagreeing, methods_timed
 from pipelag.results.spectrain.training import (
     above_vanilla_here,
+    as_trained,
     at_least_data_on_four,
     mean_order,
     stale_below_here,
@@ -51,6 +52,18 @@ def test_whichever_arm_does_not_learn_nothing_is_judged_by_it(arm: str) -> None:
     finding = stale_below_here(broken)
     assert finding.holds is None and f"{arm} of Transformer does not learn here" in finding.why
     assert "Data P. over " in finding.why  # the other arm's is told
+
+
+def test_what_a_run_reached_before_it_diverged_says_nothing() -> None:
+    def make(arm: Arm) -> RunLog | None:
+        run = learnt({})(arm)
+        lost = run is not None and (arm.labels.get("arm"), arm.seed) == ("SpecTrain", 1)
+        return replace(run, summary=run.summary | {"final": None, "diverged_at": 7}) if run and lost else run
+
+    runs = context("spectrain", "table_1", make)
+    assert as_trained(runs, "VGG16", "Data P.")
+    with pytest.raises(NotLogged, match="diverged with seed 1"):
+        as_trained(runs, "VGG16", "SpecTrain")
 
 
 def test_a_network_told_against_decides_though_another_is_not_trained() -> None:
@@ -127,7 +140,9 @@ def test_what_one_reading_alone_gives_cannot_be_judged(result: str, claim: str, 
 
 def test_the_readings_that_do_not_agree_are_named() -> None:
     sentence = disagreeing([True, False])
-    assert sentence.endswith("with a server and a common clock it holds, by a ring and without a common clock it fails")
+    assert sentence.endswith(
+        "with a server and a common clock it holds, with a ring and without a common clock it fails"
+    )
 
 
 def raced_but(speedups: dict[str, float], not_learning: str = "") -> Make:
@@ -147,14 +162,14 @@ def raced_but(speedups: dict[str, float], not_learning: str = "") -> Make:
 def test_every_network_is_held_against_the_same_pipedream() -> None:
     """Its one version learns on one network alone, so that stashing is meant on that one too."""
     finding = faster_here("PipeDream")(context("spectrain", "figure_13", raced_but({}, not_learning="PipeDream")))
-    assert finding.holds is True and finding.why.startswith("of the time of PipeDream, stashing: VGG16")
-    assert finding.why.count("of its one version") == 1
+    assert finding.holds is True and finding.why.startswith("time over that of PipeDream, stashing: VGG16")
+    assert finding.why.count("over its one version") == 1
 
 
 def test_a_lead_that_needs_the_common_clock_is_not_told() -> None:
     free = context("spectrain", "figure_13", raced_but({"PipeDream, free clock": 9.0}))
     finding = faster_here("PipeDream")(free)
-    assert finding.holds is None and "it holds, by a ring and without a common clock it fails" in finding.why
+    assert finding.holds is None and "it holds, with a ring and without a common clock it fails" in finding.why
     assert faster_here("Data P.")(free).holds is True
 
 

@@ -15,6 +15,7 @@ from pipelag.results.logs import Item, RunLog
 from pipelag.results.stale_weights.claims_accuracy import costs_alike
 from pipelag.results.stale_weights.claims_convergence import all_converge
 from pipelag.results.stale_weights.claims_depth import widest_gap
+from pipelag.results.stale_weights.claims_hybrid import around
 from pipelag.results.stale_weights.claims_staleness import same_percentages
 from pipelag.results.stale_weights.reading import memory_of
 from pipelag.results.verdict import Finding, NotLogged
@@ -27,6 +28,14 @@ pytestmark = pytest.mark.usefixtures("in_project")
 def test_of_one_evaluation_nobody_knows_whether_it_moves() -> None:
     with pytest.raises(NotLogged, match="AlexNet's 4-stage is evaluated once"):
         all_converge(context("stale_weights", "figure_5b", lambda arm: trained(80.0, line=[80.0])))
+
+
+def test_the_first_quarter_after_a_switch_stands_beside_as_much_before_it() -> None:
+    assert around(dict.fromkeys(range(50, 601, 50), 0.0), 200) == ([150, 200], [250, 300])
+    assert around(dict.fromkeys((100, 200, 400, 800), 0.0), 200) == ([200], [400])  # one at least
+    for steps in ((300, 400), (100, 200)):
+        with pytest.raises(NotLogged):
+            around(dict.fromkeys(steps, 0.0), 200)
 
 
 def test_with_one_seed_a_gap_has_the_error_of_its_test_sets_samples() -> None:

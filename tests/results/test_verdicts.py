@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +15,9 @@ import pytest
 import pipelag.results.stale_weights  # noqa: F401  (registers the judges)
 from pipelag.experiments import Arm, arms, load_paper, load_scale
 from pipelag.results.context import Accuracy, Context
-from pipelag.results.judging import Difference, over_models
+from pipelag.results.judging import Difference, agreed, minus, on_gpus, over_models, sized, trend
 from pipelag.results.logs import Item, RunLog, Share
-from pipelag.results.verdict import Verdict, verdicts
+from pipelag.results.verdict import Finding, Verdict, verdicts
 
 pytestmark = pytest.mark.usefixtures("in_project")
 PAPER = "stale_weights"
@@ -233,7 +234,7 @@ def test_of_what_was_timed_a_smaller_minibatch_is_said_with_its_model() -> None:
 
     two = "ResNet-110, ResNet-56 timed with minibatches of 32 instead of 128"
     assert cut("resnet56", "resnet110").shortfall() == two
-    assert cut("resnet56", "resnet110").footer().endswith(f" Not the paper's: {two}.")
+    assert cut("resnet56", "resnet110").footer().endswith(f" Different from the paper: {two}.")
     every = cut(*(item.arm.spec.model.name for item in full.items if item.arm.spec.model))
     assert every.shortfall() == "timed with minibatches of 32 instead of 128"
 
@@ -247,7 +248,7 @@ def test_sizes_are_judged_at_the_papers_length_only() -> None:
     order, size, seeds = "early_registers_beat_late_ones", "early_by_about_7", (0, 1, 2)
     quick = judged(context("table_3", log, seeds=seeds))
     assert quick[order].verdict == "holds" and "shapes instead of CIFAR-10" in quick[order].why
-    assert quick[size].verdict == "cannot be judged" and "needs the paper's runs" in quick[size].why
+    assert quick[size].verdict == "cannot be judged" and "only runs like the paper's" in quick[size].why
     assert judged(context("table_3", log, "paper", seeds))[size].verdict == "holds"
     accuracies["8"] = 83.1  # ahead, but not by about seven points
     full = judged(context("table_3", log, "paper", seeds))
@@ -280,11 +281,11 @@ def test_table_6_says_of_every_row_whether_it_is_as_printed() -> None:
     """67 % for ResNet-20 is in no count of ours: that claim fails, and the others are not drawn into it."""
     judgements = judged(Context.load(load_paper(PAPER), "table_6", load_scale("published", "cpu")))
     assert judgements["resnet20_is_the_exception"].verdict == "fails"
-    assert "ResNet-20 58.48 for 67" in judgements["resnet20_is_the_exception"].why
-    assert "2.58 MB is off the line" in judgements["resnet20_is_the_exception"].why
+    assert "ResNet-20 58.48 (printed 67" in judgements["resnet20_is_the_exception"].why
+    assert "2.58 MB is off the straight line" in judgements["resnet20_is_the_exception"].why
     assert judgements["deeper_percents_as_printed"].verdict == judgements["weights_as_printed"].verdict == "holds"
     assert judgements["activations_as_printed"].verdict == "fails"
-    assert "equal in print: none" in judgements["activations_as_printed"].why
+    assert "equal to the printed digits: none" in judgements["activations_as_printed"].why
 
 
 def test_a_claim_about_equality_is_three_valued() -> None:
@@ -292,6 +293,15 @@ def test_a_claim_about_equality_is_three_valued() -> None:
     assert close.within(0.5, 1.5) is True and close.within(2.0, 3.0) is False and close.within(1.1, 1.5) is None
     assert close.matches(1.4) is True and close.matches(2.0) is False and close.matches(1.8, slack=0.3) is True
     assert Difference.of({0: 1.0}, {0: 0.0}).matches(1.0) is None
+    # What a printed value is granted does not make a difference nearer to none.
+    assert Difference(0.6, 0.25, 3).matches(0.5, slack=0.3) is True
+    assert Difference(0.4, 0.25, 3).matches(0.5, slack=0.3) is None
+
+
+def test_readings_that_do_not_agree_tell_nothing() -> None:
+    for one in (True, False, None):
+        assert agreed(one, one) is one and agreed(one) is one
+    assert agreed(True, False) is agreed(False, True) is agreed(True, None) is agreed(None, False) is None
 
 
 def test_rates_given_to_the_runs_are_not_found_by_them() -> None:
@@ -307,6 +317,29 @@ def space_time(minibatches: int) -> list[dict[str, Any]]:
             place = {"worker": worker, "start": cycle, "end": cycle + 1, "kind": kind, "stage": stage, "minibatch": m}
             rows.append(place | {"reads": max(0, m - 2) if (kind, stage) == ("F", 1) else m})
     return rows
+
+
+def test_two_cores_do_not_judge_what_belongs_to_gpus() -> None:
+    def verdict(device: str) -> Finding:
+        timed = replace(run_log([]), environment={"device": device})
+        runs = context("table_5", lambda arm: timed if arm.spec.kind == "speed" else None, "paper")
+        return on_gpus(runs, True, "", "", kind="speed")
+
+    assert verdict("NVIDIA H200").holds is True and verdict("Some CPU (2 cores)").holds is None
+
+
+def test_an_order_on_data_of_another_release_says_so() -> None:
+    def conditions(official: bool) -> str:
+        ended = trained(90.0)
+        data = ended.summary["data"] | {"official": official, "note": "resized"}
+        made = replace(ended, summary=ended.summary | {"data": data})
+        runs = context("figure_5d", lambda arm: made if arm.labels["arm"] == "8-stage" else trained(90.0), "paper")
+        found = trend(runs, True, "", "", arm="8-stage")
+        assert found.holds is True and trend(runs, True, "", "", arm="6-stage").conditions == ""
+        assert sized(runs, True, "", "", arm="8-stage").conditions == found.conditions
+        return found.conditions
+
+    assert conditions(True) == "" and "resized" in conditions(False)
 
 
 def test_an_idle_accelerator_is_seen() -> None:
@@ -356,6 +389,13 @@ def test_a_mean_over_models_is_surer_than_each() -> None:
     assert isinstance(four, Share) and alone.error and four.error == pytest.approx(alone.error / 2)
     mixed = Difference.of(over_models([{0: Share.of(90.0, 500)}, {0: 80.0}]), {0: 10.0})
     assert mixed.error is None and mixed.above() is None and "error unknown" in mixed.text()
+
+
+def test_a_difference_is_less_sure_than_either() -> None:
+    one, other = Share.of(90.0, 500), Share.of(70.0, 500)
+    assert one.error is not None and other.error is not None
+    assert minus(one, other).error == minus(other, one).error == pytest.approx(math.hypot(one.error, other.error))
+    assert minus(one, 70.0).error is minus(90.0, other).error is None
 
 
 def test_all_right_is_not_sure() -> None:

@@ -42,7 +42,7 @@ def test_workers_without_a_gpu_each_go_to_the_cpu_and_it_is_said(capsys: pytest.
     assert resolve_device("auto", 1) == "cuda"
     assert capsys.readouterr().err == ""
     assert resolve_device("auto", 2) == "cpu"
-    notice = "pipelag: 2 workers need 2 GPUs, and this machine has 1: they run on the CPU\n"
+    notice = "pipelag: 2 workers need 2 GPUs, but this machine has 1, so they run on the CPU\n"
     assert capsys.readouterr().err == notice
     assert resolve_device("cuda", 2) == "cuda"  # asked for: `launch` refuses it
     assert resolve_device("cuda:0", 2) == "cuda:0"  # they share it

@@ -71,7 +71,12 @@ def test_all_that_the_page_adds_runs_is_drawn_and_judged(project: Path) -> None:
         ("config/papers/mine.yaml", "{name: stripes}", "{name: stripe}", "did you mean 'stripes'?"),
         ("config/papers/mine.yaml", "{name: stripes}", "{name: stripes, options: {trian: 9}}", "did you mean 'train'?"),
         ("config/papers/mine.yaml", "{keep: 0.8}", "{kep: 0.8}", "did you mean 'keep'?"),
-        ("config/papers/mine.yaml", "deeper, cuts: [1]}", "deeper, cuts: [1, 1]}", "increasing from 1, not [1, 1]"),
+        (
+            "config/papers/mine.yaml",
+            "deeper, cuts: [1]}",
+            "deeper, cuts: [1, 1]}",
+            "should increase from 1 on, not be [1, 1]",
+        ),
         (
             "mine.py",
             "class NormOptions(TaskOptions)",

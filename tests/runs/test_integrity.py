@@ -138,6 +138,10 @@ def test_a_finished_run_whose_log_is_another_is_not_taken_for_it(tmp_path: Path,
     assert folders.finished(tmp_path / "copy", spec().id) is None
 
 
+def test_a_finished_run_is_not_taken_for_another(unbroken: Path) -> None:
+    assert folders.finished(unbroken, spec().id) is not None and folders.finished(unbroken, spec(seed=3).id) is None
+
+
 def test_what_a_checkpoint_counts_on_is_on_the_disk_before_it_takes_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +178,7 @@ def test_other_data_do_not_go_on(broken: Path) -> None:
     saved["data"] = json.dumps(told | {"train": 399})
     checkpoint.save(saved, newest, of=spec().id)
     with pytest.raises(
-        PipelagError, match="checkpoint.pt is of data with train 399, and here it is 400: the run would"
+        PipelagError, match="checkpoint.pt was written with data whose train is 399, but here it is 400; restore"
     ):
         trained(broken)
     assert newest.exists()
@@ -270,7 +274,7 @@ def test_a_checkpoint_that_cannot_be_opened_now_is_not_taken_for_damaged(tmp_pat
         with suppress(OSError):
             while True:
                 taken.append(os.open(os.devnull, os.O_RDONLY))
-        with pytest.raises(PipelagError, match="cannot be opened .Too many open files.; mend that and start again"):
+        with pytest.raises(PipelagError, match="cannot be opened .Too many open files.; fix that and start again"):
             checkpoint.load(path)
     finally:
         for number in taken:
@@ -333,9 +337,8 @@ def test_what_a_run_says_of_itself_is_held_to_what_it_wrote(tmp_path: Path, unbr
     for damage in (zeroed, lambda path: path.write_text(path.read_text().replace("date", "data") + "\n"), Path.unlink):
         damage(path)
         assert folders.finished(tmp_path / "copy", run) is None
-        if name == "environment.json":
-            with pytest.raises(PipelagError, match=r"the log in .* (is damaged|is not what its run wrote)"):
-                read_log(tmp_path / "copy")
+        with pytest.raises(PipelagError, match=r"the log in .* (is damaged|is not what its run wrote)"):
+            read_log(tmp_path / "copy")
 
 
 @pytest.mark.parametrize(
@@ -434,7 +437,7 @@ def test_a_folder_belongs_to_one_run(broken: Path, unbroken: Path) -> None:
     for changes in ({"seed": 3}, {"batch": 10}, {"optimizer": {"lr": 0.02}}):
         for folder in (broken, unbroken):
             before = {path: path.read_bytes() for path in folder.rglob("*.json*")}
-            with pytest.raises(PipelagError, match=f"holds the run {spec().id}, and this is {spec(**changes).id}"):
+            with pytest.raises(PipelagError, match=f"holds the run {spec().id}, but this is run {spec(**changes).id}"):
                 trained(folder, **changes)
             assert before == {path: path.read_bytes() for path in folder.rglob("*.json*")}
 
@@ -442,7 +445,7 @@ def test_a_folder_belongs_to_one_run(broken: Path, unbroken: Path) -> None:
 def test_what_a_run_has_logged_before_its_first_checkpoint_is_its_own_too(broken: Path, unbroken: Path) -> None:
     for path in (broken / "partial").glob("checkpoint*"):
         path.unlink()
-    with pytest.raises(PipelagError, match=f"holds the run {spec().id}, and this is {spec(seed=3).id}"):
+    with pytest.raises(PipelagError, match=f"holds the run {spec().id}, but this is run {spec(seed=3).id}"):
         trained(broken, seed=3)
     assert trained(broken) == lines(unbroken)
 

@@ -33,7 +33,7 @@ def test_a_run_stopped_while_it_cleans_up_is_finished(
     assert json.loads(summary)["status"] == "finished" and len(list(tmp_path.glob("partial-over/*/step-*"))) == 3
     capsys.readouterr()
     assert run(tmp_path, **REAL) == 0
-    assert "nothing was done: this run stood here, finished" in capsys.readouterr().out
+    assert "nothing was done: the folder holds this run, finished" in capsys.readouterr().out
     assert (tmp_path / "summary.json").read_text() == summary and lines(tmp_path) == log
     whole = ["run", "--spec", json.dumps(SPEC | REAL), "--out", str(tmp_path), "--device", "cpu", "--threads", "1"]
     assert main([*whole, "--again"]) == 0  # what was left of it is gone

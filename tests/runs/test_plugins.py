@@ -72,10 +72,10 @@ def test_a_plugin_that_is_not_there_or_fails_is_named(tmp_path: Path) -> None:
     [
         (
             "@models.register('odd')\ndef odd(**options): return nn.Linear(784, 10)",
-            "model 'odd' gives a Linear; a model is an",
+            "model 'odd' returns a Linear; it should return an",
         ),
-        ("@models.register('odd')\ndef odd(**options): return [nn.Linear(784, 10)]", "model 'odd' gives a list"),
-        ("@data.register('odd')\ndef odd(): return None", "the data set 'odd' gives None; it should give"),
+        ("@models.register('odd')\ndef odd(**options): return [nn.Linear(784, 10)]", "model 'odd' returns a list"),
+        ("@data.register('odd')\ndef odd(): return None", "the data set 'odd' returns None; it should return"),
     ],
 )
 def test_what_a_plugin_gives_is_looked_at(makes: str, sentence: str, tmp_path: Path) -> None:

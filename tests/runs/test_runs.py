@@ -21,7 +21,7 @@ from pipelag.__main__ import main
 from pipelag.errors import PipelagError
 from pipelag.files import alone
 from pipelag.runs.carry_out import carry_out
-from pipelag.runs.folder import leaving_nothing
+from pipelag.runs.folder import RunFolder, leaving_nothing
 from pipelag.runs.kinds.theory import read_libsvm
 from pipelag.runs.spec import RunSpec
 from pipelag.simulate.training import SimulatedTraining
@@ -277,7 +277,7 @@ def test_a_speed_run_logs_interleaved_blocks(tmp_path: Path) -> None:
         ({"phases": [{"method": "stale", "steps": 1}]}, "unknown method 'stale'; did you mean"),
         (
             {"phases": [{"method": "stale_weights", "steps": 1, "cuts": [5, 2]}]},
-            "increasing from 1, not [5, 2]",
+            "should increase from 1 on, not be [5, 2]",
         ),
         ({"options": {"discrepancy": {"horizons": [0]}}}, "horizons.0' of a train run is 0; it should be 1 or more"),
         ({"batch": 0}, "the run's spec is wrong: batch is 0; it should be above 0"),
@@ -310,6 +310,19 @@ def test_where_nothing_was_computed_nothing_is_left(tmp_path: Path, more: dict[s
     assert (tmp_path / "c" / "partial" / "id").exists() and [*(tmp_path / "d").iterdir()] == [tmp_path / "d/mine.txt"]
 
 
+def test_what_was_computed_is_left(tmp_path: Path) -> None:
+    """Lines without a checkpoint, too."""
+    out = tmp_path / "a"
+    with pytest.raises(PipelagError, match="refused"), leaving_nothing(out):
+        RunFolder(out, RunSpec.model_validate(SPEC)).log({"step": 1})
+        raise PipelagError("refused")
+    assert (out / "partial" / "metrics.jsonl").read_text() == '{"step": 1}\n' and (out / "partial" / "id").exists()
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(PipelagError, match="refused"), leaving_nothing(out):
+        raise PipelagError("refused")
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
 def test_what_another_process_makes_meanwhile_is_left(tmp_path: Path) -> None:
     a = tmp_path / "a"
     with pytest.raises(PipelagError, match="refused"), leaving_nothing(a), alone(a / "partial"):
@@ -328,7 +341,8 @@ def test_what_another_process_makes_meanwhile_is_left(tmp_path: Path) -> None:
         (
             {"name": "lenet5"},
             "model 'lenet5' cannot take the images of 'shapes', of 3x32x32: layer 3 (linear 400-120) says "
-            "'addmm: mat1 and mat2 shapes cannot be multiplied (1x576 and 400x120)'; let its option size be theirs",
+            "'addmm: mat1 and mat2 shapes cannot be multiplied (1x576 and 400x120)'; set its option size to that of "
+            "the images",
         ),
         (
             {"name": "alexnet_imagenet"},
@@ -348,7 +362,7 @@ def test_images_of_a_size_that_the_model_cannot_take_are_refused(
 @pytest.mark.parametrize("text", ["", "3 1:1\n", "3 1:1\n3 1:2\n", "1 1:nan\n2 1:3\n", "inf 1:1\n1 1:2\n"])
 def test_a_regression_set_that_has_nothing_to_learn_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.svm").write_text(text)
-    with pytest.raises(PipelagError, match="a.svm' is no regression set: it should have two samples or more"):
+    with pytest.raises(PipelagError, match="a.svm' is not a regression set: it should have at least two samples"):
         read_libsvm(str(tmp_path / "a.svm"))
 
 

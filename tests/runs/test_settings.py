@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 from pipelag import data, methods
 from pipelag.data.images.batches import Batches
@@ -87,6 +89,43 @@ def test_a_seed_is_of_the_order_of_the_samples_and_of_the_first_weights() -> Non
     assert torch.equal(weights[0], weights[2]) and not torch.equal(weights[0], weights[1])
 
 
+LANGUAGE: dict[str, Any] = {
+    "model": {"name": "awd_lm", "options": {"size": 8}},
+    "data": {"name": "grammar", "options": {"train": 200, "test": 20}},
+}
+OPINIONS: dict[str, Any] = {
+    "model": {"name": "snn", "options": {"layers": 3, "width": 0.1}},
+    "data": {"name": "opinions", "options": {"train": 60, "test": 10}},
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [TRANSLATION, TRANSLATION | {"options": {"tokens": 400}}, LANGUAGE, OPINIONS],
+    ids=["text", "tokens", "language", "labelled"],
+)
+def test_texts_come_in_another_order_with_another_seed(kind: dict[str, Any]) -> None:
+    def seen(seed: int) -> list[Any]:
+        task = opened(**kind, seed=seed)
+        return [leaf.tolist() for t in range(3) for leaf in tree_leaves(task.batches[t])]
+
+    assert seen(1) == seen(1) != seen(2)
+
+
+def test_images_in_folders_come_in_another_order_with_another_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("train", "val"):
+        for number in range(8):
+            path = tmp_path / "imagenet" / part / "ab"[number % 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (30 * number, 0, 0)).save(path)
+    monkeypatch.setenv("PIPELAG_MIRROR", str(tmp_path))
+    folders = {"data": {"name": "imagenet", "options": {"size": 8}}, "batch": 4}
+    one, two, again = (opened(**folders, seed=seed).batches.inputs(0) for seed in (1, 2, 1))
+    assert torch.equal(one, again) and not torch.equal(one, two)
+
+
 @pytest.mark.parametrize("tokens", [None, 400])
 def test_label_smoothing_is_of_the_loss_that_trains(tokens: int | None) -> None:
     for smoothing in (0.0, 0.2):
@@ -100,16 +139,17 @@ def test_label_smoothing_is_of_the_loss_that_trains(tokens: int | None) -> None:
 
 
 def test_beam_and_length_penalty_are_those_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, float]] = []
+    """Which writes ten words more than twice the source's at most."""
+    asked: list[tuple[int, int, float]] = []
 
     def search(model: Any, source: torch.Tensor, beam: int, longest: int, lenpen: float) -> list[list[int]]:
-        asked.append((beam, lenpen))
+        asked.append((beam, longest - 2 * source.shape[1], lenpen))
         return [[] for _ in source]
 
     monkeypatch.setattr(text_metrics, "search", search)
     task = opened(**TRANSLATION, options={"beam": 3, "lenpen": 0.6})
     task.measure(task.model(RunSpec.model_validate(SPEC | TRANSLATION), CPU))
-    assert asked == [(3, 0.6)]
+    assert asked == [(3, 10, 0.6)]
 
 
 def test_a_stretch_of_running_text_is_as_long_as_the_spec_says() -> None:

@@ -182,7 +182,7 @@ def test_what_was_measured_before_a_stop_counts_after_it(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"executor": "real", "workers": 2}, "run 2 is a training on real workers, and simulated trainings alone"),
+        ({"executor": "real", "workers": 2}, "run 2 is a training on real workers, but only simulated trainings"),
         (
             {"kind": "count", "data": None, "optimizer": None, "phases": [], "options": {}}
             | {"lr_schedule": {}, "evaluate_every": 0},
@@ -202,7 +202,7 @@ def test_what_cannot_take_turns_is_refused(
 def test_each_run_wants_a_folder_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = words(tmp_path, ["two phases", "hogwild"])
     assert main([*arguments, "--out", str(tmp_path / "third")]) == 2
-    assert "runs given: 2; folders (--out) given: 3; give each run its own" in capsys.readouterr().err
+    assert "the number of runs is 2, but that of folders (--out) 3; give each run its own" in capsys.readouterr().err
     arguments[arguments.index(str(tmp_path / "hogwild"))] = str(tmp_path / "." / "two phases")
     assert main(arguments) == 2
     assert "is given to two runs" in capsys.readouterr().err

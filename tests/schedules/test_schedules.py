@@ -1,4 +1,7 @@
-"""Schedules and the staleness derived from them: the papers' formulas are tests, never code."""
+"""Schedules, and the staleness derived from them, which must be what the papers' formulas give.
+
+The formulas are in tests only, never in the code.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ def test_stashing_reads_the_forwards_version() -> None:
 
 
 def test_one_stage_of_any_method_is_plain_training_but_for_pipemares_pipeline() -> None:
-    """Its last stage is an update late too: tau = ceil((2(P-i)+1)/N) = 1 (appendix A.1)."""
+    """No method delays a single stage, except on PipeMare's pipeline: tau = ceil((2(P-i)+1)/N) = 1 (appendix A.1)."""
     for method in methods.METHODS.values():
         lags = method.delays(1)
         late = method.build is SCHEDULES["pipemare"]
@@ -91,7 +94,10 @@ def test_pipemares_delays_at_the_sizes_of_its_tables(stages: int, n: int) -> Non
 
 @pytest.mark.parametrize(("stages", "size"), [(16, 4), (12, 3), (11, 3), (7, 7), (6, 1)])
 def test_pipemare_caches_as_many_activations_as_appendix_a_counts(stages: int, size: int) -> None:
-    """2(P-i)+1 per stage; with recomputation 2(S-j)+1, j = 1 .. S, which add up to S squared in a segment."""
+    """PipeMare caches 2(P-i)+1 activations per stage, and with recomputation 2(S-j)+1, j = 1 .. S.
+
+    The latter add up to S squared in a segment.
+    """
     plain, recomputing = (schedule("pipemare", stages=stages, minibatches=3 * stages, segment=s) for s in (0, size))
     check(plain)
     check(recomputing)
@@ -105,7 +111,10 @@ def test_pipemare_caches_as_many_activations_as_appendix_a_counts(stages: int, s
 
 @given(stages=st.integers(1, 9))
 def test_how_far_a_minibatch_is_from_the_end_of_its_round_trip(stages: int) -> None:
-    """SpecTrain's equations 5 and 6, and its authors' port to 1F1B (ambiguity E1)."""
+    """A minibatch is as many updates from the end of its round trip as SpecTrain's equations 5 and 6 say.
+
+    In 1F1B it is as many as in the authors' port (ambiguity E1).
+    """
     dual, one = steady_delays(SCHEDULES["dualpipe"], stages), steady_delays(SCHEDULES["1f1b"], stages)
     gpus = range(stages)
     assert [dual.forward[k] + dual.beyond[k][0] for k in gpus] == [2 * stages - k - 2 for k in gpus]
@@ -116,7 +125,7 @@ def test_how_far_a_minibatch_is_from_the_end_of_its_round_trip(stages: int) -> N
 
 @given(stages=st.integers(1, 8), n=st.integers(1, 7))
 def test_the_versions_of_the_entry_and_of_the_end_are_those_of_a_clock(stages: int, n: int) -> None:
-    """Against a walk over the cycles that counts updates."""
+    """The versions at a minibatch's entry and at its end are those that a walk over the cycles counts."""
     minibatches = -(-2 * stages // n) + 4
     plan = schedule("cycle", stages=stages, minibatches=minibatches, microbatches=n)
     derived, done = delays(plan), dict.fromkeys(range(1, stages + 1), 0)
@@ -152,7 +161,7 @@ F, B, U = (lambda s, m, k=k: Action(k, s, m) for k in "FBU")
         ([[B(1, 0), F(1, 0), U(1, 0)]], "deadlocks: worker 0 at 1B0"),
         ([[F(1, 0), B(1, 0)]], "never performs 1U0"),
         ([[F(1, 0), F(1, 0), B(1, 0), U(1, 0)]], "performs 1F0 twice"),
-        ([[F(1, 0), B(1, 0), U(1, 0), Action("X", 1, 0)]], "a kind that no executor knows"),  # type: ignore[arg-type]
+        ([[F(1, 0), B(1, 0), U(1, 0), Action("X", 1, 0)]], "an unknown kind"),  # type: ignore[arg-type]
     ],
 )
 def test_impossible_schedules_are_refused(rows: list[list[Action]], sentence: str) -> None:
@@ -188,19 +197,21 @@ def test_staleness_that_does_not_settle_is_refused() -> None:
 
 
 def test_an_update_takes_no_place_in_the_text_of_a_schedule() -> None:
-    """With and without a clock."""
+    """The text of a schedule shows passes and no updates, with a clock and without."""
     assert schedule("1f1b", stages=2, minibatches=3).grid() == "1F0 1F1 1B0 1F2 1B1 1B2\n2F0 2B0 2F1 2B1 2F2 2B2"
     assert schedule("cycle", stages=1, minibatches=2).grid() == "1F0+1B0 1F1+1B1"
 
 
 @pytest.mark.parametrize("replicas", [2, [1.5, 1], "21", [1]])
 def test_replicas_are_whole_numbers_for_each_stage(replicas: Any) -> None:
-    with pytest.raises(PipelagError, match="replicas .* must give each of the 2 stages 1 or more"):
+    with pytest.raises(PipelagError, match="replicas is .* should give each of the 2 stages"):
         schedule("1f1b_rr", stages=2, minibatches=2, replicas=replicas)
 
 
 def test_a_worker_holds_a_whole_number_of_stages() -> None:
-    with pytest.raises(PipelagError, match="a whole number of stages, 1 at least, not 1.5"):
+    with pytest.raises(
+        PipelagError, match="chunks, the stages of a worker, should be a whole number from 1 on, not 1.5"
+    ):
         Interleaved(1.5)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""What schedules must be by their own papers' counts, and schedules that say things which cannot be."""
+"""Schedules have the counts that their papers give, and schedules that contradict themselves are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ F, B, U, S = (lambda s, m, k=k: Action(k, s, m) for k in "FBUS")
 
 @given(replicas=st.lists(st.integers(1, 5), min_size=1, max_size=5))
 def test_as_many_minibatches_are_under_way_as_section_3_2_admits(replicas: list[int]) -> None:
-    """NOAM = ceil(workers / replicas of the input stage); of a later stage, those of the pipeline from there on."""
+    """The input stage admits NOAM = ceil(workers / its replicas) minibatches (PipeDream, section 3.2).
+
+    A later stage admits those of a pipeline that begins with it.
+    """
     ceil = lambda a, b: -(-a // b)  # noqa: E731
     noam = ceil(sum(replicas), replicas[0])
     assert minibatches_held(replicas)[0] == noam
@@ -31,15 +34,21 @@ def test_as_many_minibatches_are_under_way_as_section_3_2_admits(replicas: list[
 
 
 def test_of_more_minibatches_than_keep_all_busy_each_replica_has_its_part() -> None:
-    """Of five workers two share stage 3: of seven minibatches the two beyond NOAM wait in front of the stages, one for
-    each of these two, and none where a backward follows its forward at once."""
+    """Minibatches beyond NOAM are divided among a stage's replicas.
+
+    Five workers, two of them replicas of stage 3, have a NOAM of 5. Of seven minibatches the other two wait in front of
+    the stages: one for each replica of stage 3, and none where a backward follows its forward at once.
+    """
     assert minibatches_held((1, 1, 2, 1)) == (5, 4, 2, 1)
     assert minibatches_held((1, 1, 2, 1), depth=7) == (7, 6, 3, 1)
 
 
 @pytest.mark.parametrize(("workers", "chunks", "microbatches"), [(2, 2, 4), (4, 2, 8), (4, 3, 8), (3, 2, 6)])
 def test_the_bubble_of_interleaving_is_a_chunks_share(workers: int, chunks: int, microbatches: int) -> None:
-    """Narayanan et al., section 2.2: (p - 1)(t_f + t_b) / v of bubble, t_f and t_b over all v stages of a worker."""
+    """The bubble is (p - 1)(t_f + t_b) / v, with t_f and t_b over all v stages of a worker.
+
+    Source: Narayanan et al., section 2.2.
+    """
     stages = workers * chunks
     timing = pipelag.time(Interleaved(chunks)(stages, 1, microbatches), pipelag.uniform(stages))
     ideal, bubble = microbatches * chunks * 3.0, (workers - 1) * 3.0  # a stage: 1 forward, 2 backward
@@ -51,16 +60,19 @@ def test_the_bubble_of_interleaving_is_a_chunks_share(workers: int, chunks: int,
 def test_interleaving_begins_with_as_many_forwards_as_megatron(
     workers: int, chunks: int, microbatches: int, flush: bool
 ) -> None:
-    """2 (p - r - 1) + (v - 1) p on rank r, or 1F1B's p - r - 1 with one chunk: messages then have time to travel."""
+    """Rank r begins with 2 (p - r - 1) + (v - 1) p forwards, or with 1F1B's p - r - 1 if it has one chunk.
+
+    This leaves messages time to travel.
+    """
     for rank, row in enumerate(Interleaved(chunks, flush)(workers * chunks, 3, microbatches).workers):
         first = next(at for at, action in enumerate(row) if action.kind == "B")
         warmup = workers - rank - 1 if chunks == 1 else 2 * (workers - rank - 1) + (chunks - 1) * workers
-        assert first == min(warmup + 1, microbatches * chunks)  # the steady state begins with a forward
+        assert first == min(warmup + 1, microbatches * chunks)  # plus one: the steady state begins with a forward
 
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 8), (4, 12), (6, 16)])
 def test_neither_direction_has_more_under_way_than_1f1b(stages: int, microbatches: int) -> None:
-    """n - l + 1 on stage l, of those that run its way."""
+    """Stage l holds at most n - l + 1 microbatches of each direction, as in 1F1B."""
     for row in bidirectional(stages, 2, microbatches).workers:
         for way in (0, 1):
             for stage in range(1, stages + 1):
@@ -71,14 +83,20 @@ def test_neither_direction_has_more_under_way_than_1f1b(stages: int, microbatche
 
 @pytest.mark.parametrize("stages", [2, 4, 6, 8])
 def test_two_directions_wait_as_long_as_chimeras(stages: int) -> None:
-    """Of as many microbatches as stages: three units of each, P - 2 bubbles of two (arXiv 2107.06925, section 3)."""
+    """With as many microbatches as stages, P, the makespan is Chimera's (arXiv 2107.06925, section 3).
+
+    Each microbatch takes three units, and there are P - 2 bubbles of two units.
+    """
     timing = pipelag.time(bidirectional(stages, 1, stages), pipelag.uniform(stages))
     assert timing.makespan == 3 * stages + 2 * (stages - 2)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_a_round_of_1f1b_is_the_passes_of_an_update(n: int) -> None:
-    """A gradient travels on a stage per pass, and an update takes n forwards and n backwards."""
+    """The backward's horizon on GPU k of 1F1B is k // 2n updates.
+
+    A gradient moves on by a stage per pass, and an update takes n forwards and n backwards.
+    """
     beyond = steady_delays(SCHEDULES["1f1b"], 9, n).beyond
     assert beyond == tuple((k // (2 * n),) * n for k in range(9))
     method = get("spectrain_1f1b")
@@ -96,22 +114,25 @@ def one(
     [
         (
             one([F(1, 0), B(1, 0), U(1, 0), F(1, 1), B(1, 1), U(1, 2)]),
-            r"has the updates \[0, 2\] of stage 1, which do not divide its 2 microbatches equally",
+            r"has the updates \[0, 2\] of stage 1, which do not divide the schedule's 2 microbatches equally",
         ),
         (
             one([F(1, 0), B(1, 0), U(1, 0), F(1, 1), B(1, 1), F(1, 2), B(1, 2), U(1, 1)], minibatches=3),
-            r"the updates \[0, 1\] of stage 1, which do not divide its 3 microbatches",
+            r"the updates \[0, 1\] of stage 1, which do not divide the schedule's 3 microbatches",
         ),
-        (one([F(1, 0), B(1, 0), U(1, 0)], minibatches=1, cycles=((0, 0),)), "does not give every action a cycle"),
-        (one([F(1, 0), B(1, 0), U(2, 0)], minibatches=1), "the action 2U0 is not of the schedule's stages 1 to 1"),
-        (one([F(1, 0), B(1, 0), U(1, -1)], minibatches=1), "the action 1U-1 is not of .* or its number is below 0"),
+        (
+            one([F(1, 0), B(1, 0), U(1, 0)], minibatches=1, cycles=((0, 0),)),
+            "should give every action a cycle, but does not",
+        ),
+        (one([F(1, 0), B(1, 0), U(2, 0)], minibatches=1), "the action 2U0 has a stage outside the schedule's 1 to 1"),
+        (one([F(1, 0), B(1, 0), U(1, -1)], minibatches=1), "the action 1U-1 has .* or a number below 0"),
         (
             one(
                 [F(1, 0), B(1, 0), S(1, 0), U(1, 0), F(1, 3), B(1, 3), S(1, 1), U(1, 1)],
                 [F(1, 1), B(1, 1), S(1, 0), U(1, 0), F(1, 2), B(1, 2), S(1, 1), U(1, 1)],
                 minibatches=4,
             ),
-            "deals the microbatches of stage 1 to its replicas in another order from update to update",
+            "assigns the microbatches of stage 1 to its replicas in an order that changes from update to update",
         ),
     ],
     ids=["a gap", "unequal", "no clock", "no such stage", "no such number", "turned"],
@@ -123,7 +144,7 @@ def test_what_a_schedule_cannot_say_is_refused(plan: Schedule, sentence: str) ->
 
 def test_more_passes_than_there_is_memory_for_are_refused_at_once() -> None:
     for build in (schedule, lambda name, **counts: get("pipedream").schedule(*counts.values())):
-        with pytest.raises(PipelagError, match="are more than 10,000,000 passes, too many to write down"):
+        with pytest.raises(PipelagError, match="are more than 10,000,000 passes, too many for a schedule"):
             build("1f1b", stages=1000, minibatches=10_001)
 
 
@@ -155,7 +176,7 @@ def test_an_order_in_which_results_are_not_there_yet_is_refused(plan: Schedule, 
 
 
 def test_replicas_take_whole_minibatches_in_turn() -> None:
-    """PipeDream section 3.2: minibatch m goes to replica m mod r, with all of its microbatches."""
+    """Minibatch m goes to replica m mod r with all of its microbatches (PipeDream, section 3.2)."""
     for name in ("gpipe", "pipemare", "pipedream"):
         assert get(name).delays(2, 3, (2, 1)).places == ((0, 0, 0, 1, 1, 1), (0, 0, 0)), name
 
@@ -163,5 +184,5 @@ def test_replicas_take_whole_minibatches_in_turn() -> None:
 @pytest.mark.parametrize("replicas", [(1.5, 1), (0, 2), (2, 1, 1), ("2", 1)])
 def test_replicas_of_a_method_are_whole_numbers_for_each_stage(replicas: Any) -> None:
     for name in ("pipedream", "pipemare"):
-        with pytest.raises(PipelagError, match="must give each of the 2 stages 1 or more, in whole numbers"):
+        with pytest.raises(PipelagError, match="should give each of the 2 stages a whole number of workers, 1 or more"):
             Phase(get(name), 6, (1,), replicas=replicas).check()

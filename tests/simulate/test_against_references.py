@@ -1,7 +1,8 @@
-"""Every method against `tests.references`, written from the papers alone: equal to 1e-12 over 24 updates.
+"""Every method trains as `tests.references`, written from the papers alone: equal to 1e-12 over 24 updates.
 
-The references keep every version and spell every read out in double precision; they share no line with pipelag. Three
-and four stages, 1, 2, 4 and 8 microbatches, SGD with momentum and L2, Adam with L2, AdamW, a falling rate, phases.
+The references keep every version and spell out every read, in double precision; they share no line with pipelag.
+Compared are three and four stages, 1, 2, 4 and 8 microbatches, SGD with momentum and L2, Adam with L2, AdamW, a
+learning rate that falls, and several phases.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 
 class Apart:
-    """A setting of matrices and another of vectors, in the references' arithmetic: it is a number to what it meets."""
+    """A setting with one value for matrices and another for vectors.
 
-    __array_ufunc__ = None  # NumPy leaves operations with it to it
+    The references calculate with it as with a number: against an array it takes the value for the array's dimensions.
+    """
+
+    __array_ufunc__ = None  # NumPy then leaves operations on this class to the class
 
     def __init__(self, matrices: float, vectors: float) -> None:
         self.matrices, self.vectors = matrices, vectors
@@ -94,14 +98,14 @@ OPTIMIZERS |= {
 
 
 def parted(setting: Any, kind: str) -> Any:
-    """Of matrices or of vectors."""
+    """A setting's value for matrices or for vectors; tuples of settings part by part."""
     if isinstance(setting, tuple):
         return tuple(parted(each, kind) for each in setting)
     return getattr(setting, kind) if isinstance(setting, Apart) else setting
 
 
 def optimizer_of(params: Any, name: str, **settings: Any) -> torch.optim.Optimizer:
-    """torch's optimizer; where settings differ, with two groups of a stage."""
+    """torch's optimizer; if settings differ between matrices and vectors, each stage has a parameter group for each."""
     if parted(tuple(settings.values()), "matrices") == tuple(settings.values()):
         return MAKERS[name](params, **settings)
     groups = [
@@ -122,7 +126,7 @@ MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def falling(t: int) -> float:
-    """A warm-up and a drop."""
+    """Rate factors of a warm-up over four updates and a drop at update 13."""
     return min(1.0, (t + 1) / 4) * (1.0 if t < 13 else 0.3)
 
 
@@ -138,7 +142,7 @@ def problem(stages: int, seed: int = 0) -> tuple[list[Any], list[Any]]:
 
 
 def ours(phases: Sequence[Phase], parameters: list[Any], batches: list[Any], optimizer: dict[str, Any]) -> Any:
-    """(weights per stage, losses) of pipelag."""
+    """(weights per stage, losses) that pipelag trains."""
     layers = []
     for W, b in parameters:
         linear = nn.Linear(W.shape[1], W.shape[0], dtype=torch.float64)
@@ -165,7 +169,10 @@ def compare(
     optimizer: str = "sgd",
     recompute: int = 0,
 ) -> None:
-    """phases: (method, reference, steps, microbatches, the reference's settings)."""
+    """Train these phases with pipelag and with the references, and compare losses and weights.
+
+    phases: (method, reference, steps, microbatches, the reference's settings).
+    """
     parameters, batches = problem(stages)
     cuts = tuple(range(1, stages))
     compared = [Phase(method, steps, cuts, microbatches=n, recompute=recompute) for method, _, steps, n, _ in phases]
@@ -269,7 +276,7 @@ APART = [
 
 @pytest.mark.parametrize(("case", "optimizer", "microbatches"), APART)
 def test_groups_within_a_stage(case: str, optimizer: str, microbatches: int) -> None:
-    """Vectors have a rate, a momentum and a decay of their own."""
+    """Methods follow each parameter group's own rate, momentum and decay; matrices and vectors are a group each."""
     method, reference, settings = (CASES | UNSPLIT)[case]
     compare([(method, reference, STEPS, microbatches, settings)], 4, optimizer)
 
@@ -306,7 +313,10 @@ def test_recomputation_in_segments(segment: int, microbatches: int, stages: int,
 @pytest.mark.parametrize("stages", [3, 4, 7])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_decoupled_backpropagation(stages: int, optimizer: str) -> None:
-    """Two more papers' methods under other names; what they keep is what tells them apart."""
+    """DDG trains as PipeDream, and Features Replay as 1F1B with recomputation.
+
+    What they keep tells them apart: 1F1B is not Features Replay without recomputation, and not DDG with it.
+    """
     compare([(get("pipedream"), "ddg", STEPS, 1, {})], stages, optimizer)
     compare([(get("1f1b"), "features_replay", STEPS, 1, {})], stages, optimizer, recompute=1)
     with pytest.raises(AssertionError, match="Not equal"):
@@ -336,7 +346,10 @@ def test_random_delays(stages: int, name: str, optimizer: str) -> None:
 @pytest.mark.parametrize("case", ["stale_weights", "pipedream", "T1+T2", "pipeoptim", "spectrain", "lwp_w"])
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_phases(case: str, microbatches: int) -> None:
-    """Synchronous, then the method, then it once more: momentum stays, what belongs to the method begins anew."""
+    """A phase keeps momentum from the one before and begins anew with what belongs to its method.
+
+    The phases are a synchronous one, the method, and the method once more.
+    """
     method, reference, settings = CASES[case]
     gpipe = (get("gpipe"), "gpipe", 7, microbatches, {})
     once_more = (method, reference, STEPS - 17, microbatches, settings)

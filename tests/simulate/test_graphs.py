@@ -1,4 +1,4 @@
-"""Steps replayed as two recordings are the eager ones, bit for bit; what cannot be replayed is eager, and says why.
+"""Steps replayed as two recordings equal eager steps bit for bit; steps that cannot be replayed are eager and say why.
 
 Without a GPU the recordings are emulated: plain calls over the same fixed tensors, into the same places.
 """
@@ -34,10 +34,12 @@ METHODS = ("stale_weights", "pipedream", "pipemare", "spectrain", "pipeoptim", "
 
 
 class Emulated:
-    """Calls in the place of graphs. As on a GPU, a recording computes nothing, and a replay overwrites its results.
-    What it reads has to lie where it lay.
+    """Plain calls in place of CUDA graphs.
 
-    count: how many replays there were, of all. spoiled: a recording leaves what it did, and ends so.
+    As on a GPU, a recording computes nothing, a replay overwrites the results of the one before, and the tensors that
+    it reads must not have moved.
+
+    count: how many replays there were. spoiled: the error with which a recording ends, leaving its changes behind.
     """
 
     def __init__(self, spoiled: type[Exception] | None = None) -> None:
@@ -53,7 +55,7 @@ class Emulated:
         if self.spoiled is not None:
             raise self.spoiled("an operation that a graph cannot hold\nand more")
         for buffer, value in saved:
-            buffer.data.copy_(value)  # not counted as a change, as nothing was computed
+            buffer.data.copy_(value)  # through `data`, so that it is no change: a real recording computes nothing
         for value in results:
             if value is not None:
                 value.data.fill_(float("nan"))
@@ -79,7 +81,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
 
 
 def model_of(*more: nn.Module, seed: int = 0) -> nn.Sequential:
-    """The toy model without dropout, and what is put before its classifier."""
+    """The toy model without dropout, with these modules before its classifier."""
     model = convolutional(seed)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -109,7 +111,7 @@ def advance(training: SimulatedTraining, batches: Any, steps: int | None = None)
 
 
 def same(first: SimulatedTraining, second: SimulatedTraining) -> bool:
-    """Weights, statistics, optimizers, and every version kept."""
+    """Whether two trainings have equal weights, statistics, optimizer states and kept versions."""
     flat = [torch.utils._pytree.tree_leaves(each.state_dict()) for each in (first, second)]
     return len(flat[0]) == len(flat[1]) and all(
         torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(*flat, strict=True)
@@ -119,7 +121,7 @@ def same(first: SimulatedTraining, second: SimulatedTraining) -> bool:
 def compared(
     recorder: Emulated, model: Callable[[], nn.Sequential], *how: Any, batches: Any = None, **of: Any
 ) -> SimulatedTraining:
-    """Train eagerly and with graphs, and find no difference; returns the latter."""
+    """Train eagerly and with graphs, check that nothing differs, and return the training with graphs."""
     batches = Noise() if batches is None else batches
     plain, graphed = begin(model(), *how, **of), begin(model(), *how, recorder=recorder, **of)
     losses, graphed_losses = advance(plain, batches), advance(graphed, batches)
@@ -133,7 +135,7 @@ def compared(
 def test_every_method_is_the_same_bit_for_bit(name: str, emulated: Emulated) -> None:
     graphed = compared(emulated, model_of, name)
     assert graphed.pipeline.graphs.why == ""
-    assert emulated.count == 2 + 2 * 7  # the first step is eager, and a replay is compared before the second
+    assert emulated.count == 2 + 2 * 7  # the first step is eager, and before the second one replay is compared
 
 
 def test_without_being_asked_nothing_is_recorded(emulated: Emulated) -> None:
@@ -142,7 +144,7 @@ def test_without_being_asked_nothing_is_recorded(emulated: Emulated) -> None:
 
 
 class Uneven(Noise):
-    """The last minibatch, and one in between, are short."""
+    """Minibatches 0, 4 and 7 are short."""
 
     def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         inputs, targets = super().__getitem__(t)
@@ -155,7 +157,7 @@ def test_minibatches_of_another_form_are_eager(emulated: Emulated) -> None:
 
 
 class Dense(Noise):
-    """The third minibatch lies otherwise in memory."""
+    """Minibatch 2 has another memory layout."""
 
     def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         inputs, targets = super().__getitem__(t)
@@ -180,7 +182,7 @@ def test_only_the_devices_tensors_and_constants_are_given(emulated: Emulated) ->
 
 
 class Gapped(Noise):
-    """Every second row of larger images: a copy of them would lie otherwise."""
+    """Every second row of larger images: minibatches with gaps in memory, which a copy of them does not have."""
 
     def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         inputs, targets = super().__getitem__(t)
@@ -193,7 +195,7 @@ def test_minibatches_with_gaps_are_eager(emulated: Emulated) -> None:
 
 
 class Between(nn.Module):
-    """Something in a layer's forward, given what it has kept and what comes."""
+    """A layer whose forward is a given function of the layer itself, with all that it has kept, and of its input."""
 
     def __init__(self, does: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -300,7 +302,7 @@ def test_what_no_look_finds_the_comparison_does(emulated: Emulated) -> None:
 
 
 class Learning(nn.Module):
-    """A loss with a weight that no optimizer has."""
+    """A loss with a weight that is in no optimizer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -358,7 +360,10 @@ def test_a_recording_that_fails_leaves_no_trace(
 
 
 class Tripping(torch.autograd.Function):
-    """Its backward fails once, when the layers after it have their gradients: eight eager steps and one later."""
+    """A function whose backward fails once, after all eight steps of the eager training and one of that with graphs.
+
+    By then the layers after it already have their gradients.
+    """
 
     calls = 0
 
@@ -498,7 +503,7 @@ def test_the_library_can_be_asked(emulated: Emulated) -> None:
 
 
 def test_a_setting_that_changes_is_followed(emulated: Emulated) -> None:
-    """In evaluation mode, with a layer frozen, or over gradients that are there: each step as eager ones do it."""
+    """Evaluation mode, frozen layers and gradients left from before change replayed steps as they change eager ones."""
 
     def run(recorder: Emulated | None) -> SimulatedTraining:
         training = begin(model_of(), steps=16, recorder=recorder)
@@ -575,7 +580,7 @@ def test_nobody_is_told_of_rehearsals(emulated: Emulated) -> None:
 
 
 def test_the_generator_is_left_as_eager_steps_leave_it(emulated: Emulated) -> None:
-    """An optimizer may draw from it."""
+    """Recording draws nothing from torch's generator, from which an optimizer may draw."""
     drawn = []
     for recorder in (None, emulated):
         training = begin(model_of(), recorder=recorder)
@@ -599,9 +604,9 @@ def test_batch_norms_count_a_minibatch_together() -> None:
             norm(x)
         after = [buffer.clone() for buffer in model.buffers()]
     assert counting_once(model, after) == [once]
-    with pytest.raises(ValueError, match="broke off"), counted_together([once]):
+    with pytest.raises(ValueError, match="interrupted"), counted_together([once]):
         once(x)
-        raise ValueError("broke off")
+        raise ValueError("interrupted")
     assert once.num_batches_tracked == 0
     with counted_together([once]):
         once(x)
@@ -622,7 +627,10 @@ def test_a_recording_has_one_count_for_all_batch_norms(emulated: Emulated, monke
 
 
 class Counting(nn.Module):
-    """Goes by how many minibatches its norm has taken: itself, or by a forward that was put on the norm."""
+    """A batch norm whose output depends on how many minibatches it has counted.
+
+    Either this module reads the count, or a forward that it puts in the place of the norm's own does (`inside`).
+    """
 
     def __init__(self, inside: bool) -> None:
         super().__init__()
@@ -640,7 +648,7 @@ class Counting(nn.Module):
 
 
 class Recomputed(torch.autograd.Function):
-    """Runs a layer again in its backward, and a backward of that, as reversible networks do."""
+    """A function whose backward runs a layer's forward and backward again, as in reversible networks."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
@@ -658,7 +666,7 @@ class Recomputed(torch.autograd.Function):
 
 
 class ByFunction(nn.Module):
-    """A convolution that a function computes."""
+    """A convolution that is applied by a given function."""
 
     def __init__(self, how: Callable[[torch.Tensor, nn.Module], torch.Tensor]) -> None:
         super().__init__()
@@ -669,14 +677,14 @@ class ByFunction(nn.Module):
 
 
 def with_fifth(make: Callable[[], nn.Module]) -> nn.Sequential:
-    """The toy model with this layer before the pooling."""
+    """The toy model with one more layer before the pooling."""
     layers = list(model_of())
     torch.manual_seed(5)
     return nn.Sequential(*layers[:4], make(), *layers[4:]).to(memory_format=torch.channels_last)
 
 
 def checkpointed(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
-    """Such a checkpoint refuses to be asked for gradients that it does not put in their places."""
+    """Apply a layer under a reentrant checkpoint, which works with `backward` and not with `torch.autograd.grad`."""
     return checkpoint(layer, x, use_reentrant=True, preserve_rng_state=False)  # type: ignore[no-any-return]
 
 
@@ -694,14 +702,21 @@ def checkpointed(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
 def test_where_less_would_be_something_else_passes_are_recorded_whole(
     make: Callable[[], nn.Module], bf16: bool, emulated: Emulated
 ) -> None:
-    """A recording raises counts together, and takes rounded gradients together: here some would be wrong or missing."""
+    """Where a shorter recording would be wrong, whole passes are recorded.
+
+    A shorter one raises all counts of minibatches at once and returns rounded gradients at once. With these layers some
+    counts or gradients would be wrong or missing.
+    """
     graphed = compared(emulated, lambda: with_fifth(make), bf16=bf16)
     assert graphed.pipeline.graphs.why == "" and emulated.count == 2 + 2 * 7
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 4])
 def test_a_rounded_parameter_that_is_frozen_at_first_stays_so(at: int, emulated: Emulated) -> None:
-    """It has nobody who hands its gradients on."""
+    """A bfloat16 parameter that is frozen when training is set up passes no gradient to its master later, either.
+
+    Replayed and eager steps agree on this, whenever the parameter is thawed.
+    """
 
     def trained(recorder: Emulated | None) -> SimulatedTraining:
         model, batches = model_of(), Noise()

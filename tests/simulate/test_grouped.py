@@ -1,4 +1,4 @@
-"""Microbatches that share passes train as those that go through one by one, but for rounding."""
+"""Microbatches that share passes train like those that go through one by one, up to rounding."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ def trained(model: nn.Sequential, phases: list[Phase], grouped: bool, batches: N
 
 @pytest.mark.parametrize("method", GROUPABLE)
 def test_every_method_in_double_precision(method: str, device: str) -> None:
-    """Batch norm, dropout, a residual block that is cut inside, delays that differ among a minibatch's microbatches."""
+    """Losses and weights agree to 1e-9, for every method whose microbatches can share passes.
+
+    The model has batch norm, dropout and a residual block that a cut divides; delays differ between the microbatches of
+    a minibatch.
+    """
     make = adamw if method in ("pipeoptim", "xpipe") else sgd
     phases = [Phase(get(method), STEPS, CUTS, microbatches=PARTS)]
     ends = {}
@@ -74,27 +78,27 @@ def test_a_stage_is_passed_once_per_run_of_equal_reads(method: str, most: int) -
     for t in range(STEPS):
         counts.clear()
         training.step(*Noise()[t])
-        if t:  # the first minibatch is computed both ways
+        if t:  # the first minibatch is computed both ways, to compare them
             assert max(counts.values()) <= most, (t, counts)
     assert min(counts.values()) >= 1
 
 
 class Centred(nn.Module):
-    """Mixes samples where nobody sees it."""
+    """Mixes samples, which its type does not show."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x - x.mean(0, keepdim=True)
 
 
 class Functional(nn.Module):
-    """Draws random numbers where nobody sees it."""
+    """Draws random numbers, which its type does not show."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(x, 0.2, self.training)
 
 
 class Turned(nn.Module):
-    """Its output has the samples second."""
+    """Its output has the samples in the second dimension."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.transpose(0, 1)
@@ -130,7 +134,10 @@ def test_a_layer_that_goes_by_the_microbatch_unseen_is_found_and_left_alone(laye
 def test_it_is_found_in_every_stage_and_with_two_microbatches(
     cuts: tuple[int, ...], parts: int, layer: type[nn.Module]
 ) -> None:
-    """A trial that parts two microbatches takes no run of several."""
+    """A layer that mixes samples or draws is found in whatever stage it is, also where there are only two microbatches.
+
+    With two, a trial that separates them has no run of several microbatches left to examine.
+    """
     for at in range(len(cuts) + 1):
         torch.manual_seed(0)
         stages = [nn.Sequential(*[layer()][: at == n], nn.Linear(4, 4)) for n in range(len(cuts) + 1)]
@@ -140,14 +147,14 @@ def test_it_is_found_in_every_stage_and_with_two_microbatches(
 
 
 class Leaking(nn.Module):
-    """Mixes samples by a little."""
+    """Mixes samples slightly."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + 0.005 * x.mean(0)
 
 
 class Remembering(nn.Module):
-    """A running mean of its own, which hardly moves: what is taken off depends on how often it was called."""
+    """Subtracts a running mean of its own, which hardly moves: the output depends on how often the layer was called."""
 
     mean: torch.Tensor
 
@@ -165,7 +172,7 @@ class Remembering(nn.Module):
 @pytest.mark.parametrize("cuts", [(), (1,)])
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_little_mixing_is_found(layer: type[nn.Module], how: str, cuts: tuple[int, ...], at: int) -> None:
-    """It changes no gradient by a hundredth, and would add up over a training."""
+    """Mixing that changes no gradient by a hundredth is found, too: over a training it would add up."""
     torch.manual_seed(0)
     stages = [nn.Sequential(*[layer()][: n == at], nn.Linear(4, 4), nn.Tanh()) for n in range(2)]
     model = nn.Sequential(*stages).to(torch.float64 if how == "float64" else torch.float32)
@@ -177,7 +184,7 @@ def test_a_little_mixing_is_found(layer: type[nn.Module], how: str, cuts: tuple[
 
 
 class Attending(nn.Module):
-    """Causal attention within a sequence, by a mask of zeros and -inf, after a layer norm."""
+    """Causal attention within each sequence after a layer norm; its mask has zeros and -inf."""
 
     mask: torch.Tensor
 
@@ -203,7 +210,7 @@ def test_attention_within_samples_is_shared(cuts: tuple[int, ...], bf16: bool) -
 
 
 class Named(nn.Module):
-    """Gives its output by name."""
+    """Returns its output in a dictionary."""
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"logits": x}
@@ -220,7 +227,7 @@ def test_outputs_by_name_are_shared() -> None:
 @pytest.mark.parametrize("method", ["pipemare_naive", "stale_weights", "pipedream"])
 @pytest.mark.parametrize("at", range(4))
 def test_a_stage_that_changes_its_input_in_place_is_shared(method: str, at: int) -> None:
-    """Runs of microbatches lie in one tensor, and a change of one is none of the others."""
+    """Microbatches that share passes lie in one tensor, and an in-place change in one leaves the others alone."""
     ends = []
     for grouped in (True, False):
         torch.manual_seed(0)
@@ -253,7 +260,10 @@ def test_networks_of_convolutions_are_shared(name: str, bf16: bool) -> None:
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_packed_sentences_are_shared(bf16: bool) -> None:
-    """How many of them an LSTM takes at once depends on the lengths of all, and rounding with it."""
+    """An LSTM over packed sentences shares passes, although sharing changes its rounding.
+
+    How many sentences it takes at once depends on the lengths of all of them.
+    """
     torch.manual_seed(0)
     model = gnmt(layers=4, size=64, source_words=50, target_words=50)
     source, target = torch.randint(4, 50, (2, 32, 13))

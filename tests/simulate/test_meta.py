@@ -1,7 +1,7 @@
-"""No step waits for the device: on torch's `meta` device, whose tensors have no numbers, every method takes its steps.
+"""No step waits for the device: every method takes steps on torch's `meta` device, whose tensors have no numbers.
 
-Any `.item()`, `.tolist()` or `float()` of a tensor of the device raises there, and so does mixing devices. Copies to
-it are counted, unless nobody waits for them.
+`.item()`, `.tolist()` and `float()` of a tensor on this device raise, and so does mixing devices. Copies to it are
+counted, unless the host does not wait for them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ USUAL = {"pipeoptim": "adamw", "xpipe": "adamw", "nesterov_async": "plain"}
 
 
 class Waits(TorchDispatchMode):
-    """Counts the copies to the device for which the host waits."""
+    """Counts the copies to the device that the host waits for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def steps(method: str, optimizer: str, cuts: tuple[int, ...] = (1, 2, 4), resume
     model = convolutional().to(META)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
-            module.p = 0.0  # torch draws its numbers on the CPU
+            module.p = 0.0  # for `meta`, torch would draw dropout's numbers on the CPU
     of.setdefault("microbatches", parts_of(method))
     phases = [Phase(get(method), 12, cuts, **of)]
     training = SimulatedTraining(model.train(), phases, OPTIMIZERS[optimizer], nn.functional.cross_entropy, device=META)
@@ -112,12 +112,18 @@ def test_recomputing_replicated_and_after_a_restart(method: str, of: dict[str, A
 @pytest.mark.filterwarnings("ignore:for .* copying from a non-meta parameter")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_after_a_restart(optimizer: str) -> None:
-    """torch takes NAdam's `mu_product` to the parameter's device, where every step would wait for it."""
+    """No step waits after a checkpoint is loaded, whatever the optimizer.
+
+    torch moves NAdam's `mu_product` to the parameter's device, where every step would wait for it.
+    """
     steps("stale_weights", optimizer, resume=True)
 
 
 def test_real_workers_optimizers_find_their_state_where_they_look_for_it() -> None:
-    """Checkpoints and messages are of the CPU; kernels that are captured or fused read the steps on the device."""
+    """Optimizer state that comes from the CPU, in a checkpoint or a message, is moved to where the optimizer reads it.
+
+    Captured and fused kernels read the steps on the device, all others on the CPU.
+    """
     for captured in (False, True):
         optimizer = torch.optim.Adam([torch.zeros(3, device=META, requires_grad=True)], capturable=captured)
         (parameter,) = optimizer.param_groups[0]["params"]
@@ -131,7 +137,7 @@ def test_real_workers_optimizers_find_their_state_where_they_look_for_it() -> No
 
 
 def test_the_generator_of_the_present_gpu_is_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a device is named without a number, tensors lie on the present one."""
+    """Seeding "cuda" seeds the current GPU's generator, since tensors of a device without a number lie there."""
     generators = [torch.Generator(), torch.Generator()]
     monkeypatch.setattr(torch.cuda, "default_generators", generators)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)

@@ -1,6 +1,7 @@
-"""On a GPU that is pretended (`tests.pretended`): the CPU's numbers, and no step that waits for the device.
+"""On a pretended GPU (`tests.pretended`) every method has the CPU's numbers, and no step waits for the device.
 
-torch's `meta` device (`test_meta`) has no numbers, and code that asks for a GPU takes the CPU's way there.
+Neither can be tested on torch's `meta` device (`test_meta`): it has no numbers, and code that asks whether it is on a
+GPU takes the CPU's way there.
 """
 
 from __future__ import annotations
@@ -44,8 +45,11 @@ def end_of(
     model: Callable[[], nn.Sequential] = convolutional,
     **of: Any,
 ) -> Ends:
-    """What a training ends with. stop: it goes on from a checkpoint then, read on the CPU. waits: none but in the first
-    steps, at which guards look."""
+    """The state that a training ends with.
+
+    stop: after so many steps, go on from a checkpoint that is read on the CPU. waits: where the host's waits are noted;
+    there may be none but in the first step and in the first after a checkpoint, at which guards look.
+    """
 
     def begin() -> SimulatedTraining:
         layers, loss = model().to(device, dtype).train(), nn.functional.cross_entropy
@@ -70,7 +74,10 @@ def end_of(
 
 
 def compared(phase: Phase, close: float = 1e-8, **how: Any) -> None:
-    """Equal but for rounding: sums of small stages are made in one call."""
+    """Check that a training ends on the pretended GPU as on the CPU, but for rounding.
+
+    There is some, because on a GPU the sums of all small stages are made in one call.
+    """
     expected = end_of(phase, CPU, **how)
     with pretended() as waits:
         ends = end_of(phase, CUDA, waits=waits, **how)
@@ -103,7 +110,10 @@ def test_other_passes_optimizers_and_restarts(method: str, of: dict[str, Any], h
 
 
 def test_train_waits_where_it_tells_alone(tmp_path: Path) -> None:
-    """Of the losses at an evaluation; a checkpoint's copies are of the CPU's memory here, as its tensors are."""
+    """`pipelag.train` waits only where it reports losses, at an evaluation.
+
+    A checkpoint's copies are no waits here, as the pretended GPU's tensors are in the CPU's memory.
+    """
     waited: list[list[str]] = []
     batches = [Noise()[t] for t in range(6)]
 

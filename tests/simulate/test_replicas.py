@@ -1,4 +1,4 @@
-"""Replicated stages, simulated, against PipeDream's section 3.2 spelled out: rounds, their mean, their rate."""
+"""Simulated replicas of a stage train as PipeDream's section 3.2 says: in rounds, by their mean gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Weights = list[torch.Tensor]
 
 
 def rate(step: int) -> float:
-    """Another one at every minibatch, so that a round's is known by it."""
+    """A rate that differs at every minibatch, so that it shows which minibatch's rate a round's update has."""
     return 1 / (1 + step / 3)
 
 
@@ -32,7 +32,7 @@ def model() -> nn.Sequential:
 
 
 class Stepping:
-    """SGD with momentum and L2, and every version that it has made."""
+    """SGD with momentum and L2 that keeps every version of the weights."""
 
     def __init__(self, weights: Weights) -> None:
         self.versions, self.velocity = [weights], list[torch.Tensor]()
@@ -45,9 +45,12 @@ class Stepping:
 
 
 def spelled_out() -> Weights:
-    """Two replicas of stage 1, one of stage 2. NOAM = 2: a replica has two minibatches under way, so that round n reads
-    stage 1's version n - 1; stage 2 runs a backward right after its forward. Weights are stashed. A round's update is
-    made with its last minibatch, at that one's rate."""
+    """PipeDream with two replicas of stage 1 and one of stage 2, written out; the weights at the end.
+
+    NOAM is 2: each replica has two minibatches under way, so that round n reads version n - 1 of stage 1. Stage 2 runs
+    each backward right after its forward. Weights are stashed. A round's update is made with its last minibatch, at
+    the rate of that minibatch.
+    """
     own = [p.detach().clone() for p in model().parameters()]
     first, second, share = Stepping(own[:2]), Stepping(own[2:]), list[Weights]()
     for m, (x, y) in enumerate(batches()):
@@ -79,7 +82,7 @@ def test_a_round_of_replicas_is_one_update_by_its_mean() -> None:
 
 
 def test_statistics_are_those_of_the_first_replica() -> None:
-    """It is whose batch norm is kept; the minibatches of the other one leave no trace there."""
+    """The model keeps the first replica's batch norm, in which the other replica's minibatches leave no trace."""
     network = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)).double()
     phase = Phase(get("pipedream"), STEPS, replicas=(2,))
     training = SimulatedTraining(network.train(), [phase], lambda p: torch.optim.SGD(p, lr=0.1), F.cross_entropy)

@@ -1,4 +1,4 @@
-"""bfloat16 over float32 masters: what passes read, what is updated, and that a run goes on bit for bit."""
+"""Training in bfloat16 with float32 masters: which weights passes read, what is updated, and exact resumption."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trained(
 
 
 class Watched(torch.autograd.Function):
-    """x w^T, which notes the weight that each pass reads."""
+    """The product x w^T, which notes the weight that each pass reads."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, seen: dict[str, list[torch.Tensor]]) -> torch.Tensor:
@@ -85,7 +85,10 @@ def test_a_pass_reads_the_rounded_masters_of_its_version(method: str, device: st
 
 
 def test_without_delays_it_is_mixed_precision_with_masters(device: str) -> None:
-    """The same by hand: autocast over rounded weights, gradients added and stepped along in float32."""
+    """Without delays, training equals mixed precision written out, bit for bit.
+
+    Passes run under autocast over rounded weights; gradients are added up, and steps made, in float32.
+    """
     model, plain, parts = convolutional(), convolutional().to(device), 2
     training, _ = trained(model, Phase(methods.get("gpipe"), 6, (2,), microbatches=parts), Noise(), device)
     masters = {p: p.data.clone() for p in plain.parameters()}
@@ -118,7 +121,7 @@ def test_without_delays_it_is_mixed_precision_with_masters(device: str) -> None:
 
 
 def test_small_updates_are_not_lost() -> None:
-    """An update of less than half a unit of bfloat16's last digit moves the master, and in the end the weight."""
+    """Updates below half a unit of bfloat16's last digit move the master, and several of them the rounded weight."""
     layer = nn.Linear(1, 1, bias=False)
     nn.init.ones_(layer.weight)
     model = nn.Sequential(layer)
@@ -129,7 +132,7 @@ def test_small_updates_are_not_lost() -> None:
         lambda output, target: output.float().sum(),
         bf16=True,
     )
-    for _ in range(8):  # gradient 1: 0.001 each, where bfloat16 below 1 counts in steps of 0.0039
+    for _ in range(8):  # the gradient is 1, so each moves by 0.001; bfloat16's steps just below 1 are 0.0039
         training.step(torch.ones(1, 1), torch.zeros(1))
     assert float(layer.weight.detach()) == pytest.approx(0.992, abs=0.002)
 
@@ -154,7 +157,7 @@ def test_state_restored_goes_on_bit_for_bit(device: str) -> None:
 
 
 class Apart(Noise):
-    """Its classes lie apart: sixty steps learn them, whatever a processor makes of the last bits."""
+    """Minibatches whose classes lie so far apart that sixty steps learn them, however a processor rounds."""
 
     def inputs(self, t: int) -> torch.Tensor:
         images = super().inputs(t)
@@ -164,7 +167,7 @@ class Apart(Noise):
 
 @pytest.mark.parametrize("method", ["pipedream", "pipeoptim", "pipemare"])
 def test_it_learns_as_float32_does(method: str) -> None:
-    """Step by step: the losses differ by 0.001 at most, from 1.3 down to below 0.1."""
+    """The losses of bfloat16 and of float32 differ by at most 0.01 at every step, while both networks learn."""
     phase, losses = Phase(methods.get(method), 60, (2, 4)), []
     for bf16 in (False, True):
         torch.manual_seed(0)
@@ -178,7 +181,7 @@ def test_it_learns_as_float32_does(method: str) -> None:
 
 
 class Broken(Noise):
-    """Breaks at its fifth minibatch."""
+    """Minibatches of which number 5, counted from 0, raises an error."""
 
     def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         if t == 5:
@@ -188,7 +191,7 @@ class Broken(Noise):
 
 @pytest.mark.parametrize("broken", [False, True], ids=["to the end", "broken off"])
 def test_a_users_model_has_its_masters_in_the_end(broken: bool) -> None:
-    """As if nothing had been rounded: float32 weights, and gradients that stay where a backward puts them."""
+    """After `pipelag.train` ends or breaks off, the model has float32 weights and takes gradients as usual."""
     model, phase = convolutional(), Phase(methods.get("pipedream"), 9, (3,))
     training, losses = trained(convolutional().train(), phase, Noise(), make=sgd)
     how: dict[str, Any] = {"method": "pipedream", "cuts": (3,), "steps": 9, "optimizer": sgd, "precision": "bf16"}
@@ -225,7 +228,7 @@ def test_what_is_validated_is_what_passes_read() -> None:
 def test_a_precision_that_does_nothing_is_refused() -> None:
     with pytest.raises(PipelagError, match="^unknown precision 'bf61'; did you mean 'bf16'"):
         pipelag.train(convolutional(), Noise(), steps=1, precision="bf61")
-    with pytest.raises(PipelagError, match="^precision 'bf16' rounds a model's float32 matrices, and this"):
+    with pytest.raises(PipelagError, match="^precision 'bf16' rounds a model's float32 matrices, but this"):
         pipelag.train(convolutional().double(), Noise(), steps=1, precision="bf16")
     with pytest.raises(PipelagError, match="^real workers of method 'bsp' compute in fp32"):
         pipelag.train(convolutional(), Noise(), steps=2, method="bsp", executor="real", workers=2, precision="bf16")

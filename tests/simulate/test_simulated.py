@@ -1,4 +1,4 @@
-"""The simulated executor against plain PyTorch, and against a naive cycle-by-cycle machine."""
+"""The simulated executor equals plain PyTorch without delays, and a naive machine of cycles and registers with them."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def naive_cycles(
     stashed: bool,
     loss_of: Any = loss_of,
 ) -> nn.Sequential:
-    """The paper's machine taken literally, without pipelag's delays: registers, cycles, kept activations.
+    """The paper's machine taken literally: registers, cycles and kept activations, without pipelag's delays.
 
-    Every forward runs on a private copy of its stage; before the backward the copy's weights are overwritten with the
-    ones that are current then (unless stashed), and the gradients go to the stage's own optimizer.
+    Every forward runs on a private copy of its stage. Before the backward, the copy's weights are overwritten with the
+    current ones (unless stashed), and the gradients go to the stage's own optimizer.
     """
     pieces = [copy.deepcopy(piece) for piece in cut_stages(model, cuts)]
     count = len(pieces)
@@ -100,7 +100,7 @@ def naive_cycles(
                 dict(pieces[index].named_buffers())[name].copy_(buffer)
             passes[index, m] = (private, leaves, output)
             if index < count - 1:
-                # What a link brings lies in rows, whatever it lay in; dropout draws in that order.
+                # A link brings tensors in row-major order, whatever their layout was; dropout draws in this order.
                 passed = tuple(map(brought, output)) if isinstance(output, tuple) else brought(output)
                 written.append((forward_register, (index + 1, m), passed))
         for index in reversed(range(count)):  # all backward stages of this cycle
@@ -148,7 +148,7 @@ def test_staleness_changes_the_outcome() -> None:
 
 
 def test_hybrid_keeps_momentum_and_drains_between_phases() -> None:
-    """After the switch the run is plain training that starts from the pipelined weights *and* momentum."""
+    """After the switch, training is plain PyTorch that starts from the pipelined weights *and* their momentum."""
     phases = [Phase(methods.get("stale_weights"), 10, (2, 4)), Phase(methods.get("sequential"), 6)]
     hybrid = simulate(convolutional(), phases, Noise(), seed=1)
     first = simulate(convolutional(), phases[:1], Noise(), seed=1)
@@ -217,14 +217,14 @@ def test_caffe_sgd_equals_torch_sgd_until_the_rate_drops() -> None:
 def test_bad_phases_are_refused_before_anything_runs() -> None:
     with pytest.raises(PipelagError, match=r"stage 3, but the cuts \[2\] make stages 1 to 2"):
         SimulatedTraining(convolutional(), [Phase(methods.get("stale_weights"), 5, (2,), {3: 0.1})], sgd, loss_of)
-    with pytest.raises(PipelagError, match="all 2 steps of this run are done"):
+    with pytest.raises(PipelagError, match="all 2 steps of this training are done"):
         simulate(convolutional(), [Phase(methods.get("sequential"), 2)], Noise()).step(*Noise()[2])
 
 
 @pytest.mark.parametrize(
     "name, recomputed",
     [
-        # How many of 8 forwards each of 3 stages runs a second time where memory need not be spared
+        # How many of its 8 forwards each of 3 stages runs a second time where memory need not be spared
         ("gpipe", (0, 0, 0)),  # no delays
         ("pipedream", (0, 0, 0)),  # its backward reads what its forward read
         ("stale_weights", (7, 7, 0)),  # the first minibatch reads the first version in both passes
@@ -234,7 +234,10 @@ def test_bad_phases_are_refused_before_anything_runs() -> None:
     ],
 )
 def test_what_would_come_out_alike_is_not_recomputed(name: str, recomputed: tuple[int, ...]) -> None:
-    """Bit for bit, losses, weights and batch-norm statistics, with dropout."""
+    """Where memory need not be spared, only forwards whose second run would read other weights are run again.
+
+    Losses, weights and batch-norm statistics are the same bit for bit either way, with dropout.
+    """
 
     def counted(spare_memory: bool) -> tuple[Any, list[float], list[int]]:
         model, calls = convolutional(), [0, 0, 0]

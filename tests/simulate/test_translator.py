@@ -1,4 +1,7 @@
-"""GNMT as a pipeline: zero delay, the naive machine, real workers. Its LSTMs must read weights as other layers do."""
+"""GNMT trains as a pipeline like other models: without delays, against the naive machine, and with real workers.
+
+This checks that its LSTMs read the weights that they are given, as other layers do.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def test_zero_delay_equals_plain_pytorch_bit_for_bit(device: str) -> None:
 @pytest.mark.parametrize("cuts", [(2,), (5,), (1, 4, 7)])
 @pytest.mark.parametrize("stashed", [False, True])
 def test_simulated_weights_equal_the_naive_machine(cuts: tuple[int, ...], stashed: bool) -> None:
-    """Dropout of 0.2 included; unstashed, every backward reads the weights that are live then."""
+    """Bit for bit, with dropout of 0.2; unless stashed, every backward reads the weights that are live then."""
     ours = simulated("stale_weights_stashed" if stashed else "stale_weights", cuts)
     naive = naive_cycles(translator(), cuts, batches(), STEPS, 3, stashed, token_loss())
     assert equal(ours.state_dict(), naive.state_dict())

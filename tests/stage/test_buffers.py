@@ -10,7 +10,7 @@ from pipelag.tensors import unchanged_buffers
 
 
 class Counting(nn.Module):
-    """Keeps counters in the ways that people do."""
+    """Changes buffers in three ways: a new tensor, a write in place, and the input itself."""
 
     count: torch.Tensor
     written: torch.Tensor

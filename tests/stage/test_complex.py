@@ -1,4 +1,4 @@
-"""Complex weights are two real ones each, as torch's optimizers have them, in whatever a method makes of them."""
+"""Methods train complex weights as they train their real and imaginary parts, which is what torch's optimizers do."""
 
 from __future__ import annotations
 

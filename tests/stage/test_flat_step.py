@@ -1,4 +1,4 @@
-"""A step over flat buffers is the optimizer's own, bit for bit, and is not taken where it would not be."""
+"""A step over flat buffers equals the optimizer's own, bit for bit; where it would not, the optimizer steps itself."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OWN = {
 
 
 def network() -> nn.Sequential:
-    """Sizes that end within a vector; a convolution that lies channels last."""
+    """Layers whose sizes are no multiples of a vector register's, and a convolution in channels-last layout."""
     torch.manual_seed(0)
     conv = nn.Conv2d(3, 7, 3).to(memory_format=torch.channels_last)
     layers = [nn.Sequential(conv, nn.ReLU(), nn.Flatten()), nn.Linear(252, 31), nn.Tanh(), nn.Linear(31, 13)]
@@ -65,7 +65,7 @@ def training(method: str, make: Make, cuts: tuple[int, ...] = (1, 3), device: st
 
 
 def never(flat: FlatStep) -> None:
-    """The optimizer's own step from now on."""
+    """Let the optimizer make its own step from now on."""
     flat.stages = []
 
 
@@ -81,13 +81,16 @@ def ended(trained: SimulatedTraining) -> list[torch.Tensor]:
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """NaN is NaN: without an epsilon, what has no gradient yet becomes that in plain training, too."""
+    """Whether tensors are equal, NaN included.
+
+    With an epsilon of 0, plain training has NaN, too, where no gradient has come yet.
+    """
     pairs = zip(one, other, strict=True)
     return len(one) == len(other) and all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
 
 
 def beside_plain(make: Make, device: str = "cpu") -> tuple[SimulatedTraining, list[torch.Tensor]]:
-    """Trained without delays, and what plain training ends with."""
+    """(a training without delays, what plain training ends with: weights and optimizer state)."""
     model = network().to(device)
     optimizer = make(model.parameters())
     trained = training("sequential", make, device=device)
@@ -103,14 +106,14 @@ def beside_plain(make: Make, device: str = "cpu") -> tuple[SimulatedTraining, li
 
 @pytest.mark.parametrize("name", [*FLAT, *OWN])
 def test_it_is_plain_training_where_nothing_is_late(name: str, device: str) -> None:
-    """Weights and the optimizer's state, its counts of steps included."""
+    """Without delays weights and optimizer state, with its counts of steps, are those of plain training."""
     trained, plain = beside_plain((FLAT | OWN)[name], device)
     assert same(ended(trained), plain)
     assert any(lying(trained)) == (name in FLAT)
 
 
 def apart(parameters: Any) -> torch.optim.Optimizer:
-    """Vectors have a rate of their own, and no decay."""
+    """Adam with two groups: vectors have a rate of their own, and no decay."""
     given = list(parameters)
     groups = given if isinstance(given[0], dict) else [{"params": given}]
     parts = [
@@ -123,7 +126,11 @@ def apart(parameters: Any) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("name", [*FLAT, "apart"])
 def test_large_stages_are_stepped_over_and_foreseen_piece_by_piece(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second stage's 7,812 weights lie in two pieces, its biases behind them; apart, in a buffer of their own."""
+    """Dividing a large stage into pieces changes neither steps nor predictions.
+
+    The second stage's 7,812 weights fill two pieces with its biases at the end; where vectors are a group of their own,
+    they lie in a buffer of their own.
+    """
     make = (FLAT | {"apart": apart})[name]
     monkeypatch.setattr(flat_step, "PIECE", 4096)
     trained, plain = beside_plain(make)
@@ -141,7 +148,7 @@ def test_large_stages_are_stepped_over_and_foreseen_piece_by_piece(name: str, mo
 @pytest.mark.parametrize("method", ["pipeoptim", "spectrain", "xpipe", "pipemare", "pipedream"])
 @pytest.mark.parametrize("name", ["momentum", "adam", "adamw", "nadam", "caffe"])
 def test_predictions_go_by_the_same_state(method: str, name: str, device: str) -> None:
-    """With the state in flat buffers, and by parameters."""
+    """Predictions are the same with the optimizer's state in flat buffers and in a tensor per parameter."""
     flat, by_parameters = (training(method, FLAT[name], device=device) for _ in range(2))
     never(by_parameters.pipeline.flat_step)
     for x, y in batches(device):
@@ -165,13 +172,13 @@ def test_a_rate_that_changes_is_that_of_the_step() -> None:
 
 @pytest.mark.parametrize("at", [1, 4])
 def test_what_is_resumed_goes_on_as_it_would_have(at: int) -> None:
-    """The state that was loaded is the optimizer's, not what lay flat before."""
+    """A resumed training steps with the state that was loaded, and not with what lay flat before."""
     whole, broken, resumed = (training("pipeoptim", FLAT["adam"]) for _ in range(3))
     for t, (x, y) in enumerate(batches()):
         whole.step(x, y)
         if t < at:
             broken.step(x, y)
-            resumed.step(-x, y)  # another state in place
+            resumed.step(-x, y)  # so that another state is there when the broken one's is loaded
     resumed.load_state_dict(copy.deepcopy(broken.state_dict()))
     for x, y in batches()[at:]:
         resumed.step(x, y)
@@ -182,7 +189,7 @@ def test_what_is_resumed_goes_on_as_it_would_have(at: int) -> None:
 @pytest.mark.parametrize("method", ["sequential", "pipeoptim"])
 @pytest.mark.parametrize("at", [1, 2, 4])
 def test_a_state_that_is_emptied_begins_anew(method: str, at: int) -> None:
-    """`optimizer.state.clear()`, which leaves nothing to compare, also before anything was."""
+    """`optimizer.state.clear()` starts the optimizer anew, although it leaves no tensors to compare."""
     emptied, plain = training(method, FLAT["momentum"]), training(method, FLAT["momentum"])
     never(plain.pipeline.flat_step)
     for t, (x, y) in enumerate(batches()):
@@ -195,7 +202,10 @@ def test_a_state_that_is_emptied_begins_anew(method: str, at: int) -> None:
 
 
 def test_a_state_put_back_is_not_taken_for_what_lies_flat_since() -> None:
-    """Another state for one step, then the very one of before: its tensors are those seen last, and lie nowhere."""
+    """A state that is replaced for one step and put back is used, although its tensors are those that were seen last.
+
+    They lie in no flat buffer any more.
+    """
     changed, plain = training("pipeoptim", FLAT["momentum"]), training("pipeoptim", FLAT["momentum"])
     never(plain.pipeline.flat_step)
     for t, (x, y) in enumerate(batches()[:-1]):
@@ -213,7 +223,7 @@ def test_a_state_put_back_is_not_taken_for_what_lies_flat_since() -> None:
 
 
 def test_a_hook_is_shown_the_optimizer_itself() -> None:
-    """Added in the middle of a run."""
+    """A hook on the optimizer's step that is added during a run is called with the optimizer."""
     hooked, plain, seen = training("pipeoptim", FLAT["adam"]), training("pipeoptim", FLAT["adam"]), []
     never(plain.pipeline.flat_step)
     for t, (x, y) in enumerate(batches()):
@@ -227,7 +237,7 @@ def test_a_hook_is_shown_the_optimizer_itself() -> None:
 
 
 class Sometimes(nn.Module):
-    """Uses its second half every other time."""
+    """A layer that does not use its second half in every third call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,8 +249,10 @@ class Sometimes(nn.Module):
 
 
 def test_a_parameter_may_be_without_a_gradient() -> None:
-    """Its state stays as it is then, as in the optimizer's own step: in the next phase, which begins with gradients of
-    all, its count of steps is still its own."""
+    """A parameter without a gradient keeps its state, as in the optimizer's own step.
+
+    So its count of steps is its own even in the next phase, which begins when all parameters have gradients.
+    """
     both = []
     for flat in (True, False):
         model = nn.Sequential(*network(), Sometimes())
@@ -272,7 +284,7 @@ def test_what_a_group_holds_besides_is_nobodys_business(note: Any) -> None:
 
 
 def test_stages_with_rates_of_their_own_step_by_them() -> None:
-    """Equal ones together, others apart."""
+    """Stages with equal rates are one parameter group of the flat step, other stages are groups of their own."""
     rates = {1: 0.01, 2: 0.02, 3: 0.01}
     ends = []
     for flat in (True, False):
@@ -291,7 +303,10 @@ def test_stages_with_rates_of_their_own_step_by_them() -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam", "adam with L2", "adamw"])
 def test_rates_of_their_own_take_few_calls(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch's `foreach` steps over each, bit for bit, also where rates change; what goes by none in one call."""
+    """Where stages have rates of their own, a step equals torch's `foreach` step over each of them, bit for bit.
+
+    It does when rates change, too. What depends on no rate takes one call for all stages.
+    """
     options: dict[str, Any] = {"foreach": True} | ({"weight_decay": 0.01} if name == "adam with L2" else {})
     steps = Counter[bool]()
 
@@ -316,7 +331,7 @@ def test_rates_of_their_own_take_few_calls(name: str, device: str, monkeypatch: 
             trained.step(x, y)
         ends.append(ended(trained))
     assert same(*ends)
-    assert steps == {True: 4, False: 4}  # after a first that makes the state; rates are apart for five steps
+    assert steps == {True: 4, False: 4}  # after the first, which makes the state; rates differ for five steps
 
 
 def with_options(optimizer: torch.optim.Optimizer, **options: Any) -> torch.optim.Optimizer:
@@ -326,7 +341,10 @@ def with_options(optimizer: torch.optim.Optimizer, **options: Any) -> torch.opti
 
 
 def test_single_numbers_of_a_stage_are_the_optimizers_own() -> None:
-    """Adam counts steps in one number, which is of such a parameter's form."""
+    """A stage whose parameters are single numbers is stepped by the optimizer itself.
+
+    Adam's count of steps has the shape of such a parameter, and could be taken for one of its moments.
+    """
 
     class Affine(nn.Module):
         def __init__(self) -> None:

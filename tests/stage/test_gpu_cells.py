@@ -1,6 +1,7 @@
-"""Recurrent layers as a GPU computes them without cuDNN: by fused cells, which are here given to the CPU.
+"""Recurrent layers that a GPU computes without cuDNN, by fused cells, may read other weights in the backward.
 
-Autograd keeps a cell's gates and biases for a second derivative. The first one reads what the cell has left for it.
+Autograd keeps a cell's gates and biases, but for a second derivative only: the first reads what the cell has left for
+it. The cells are given to the CPU here.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def gru_back(hy: torch.Tensor, space: torch.Tensor, bias: bool) -> tuple[torch.T
 
 @pytest.fixture(autouse=True)
 def cells() -> Iterator[None]:
-    """The CPU has a GPU's cells."""
+    """Give the CPU a GPU's fused cells."""
     library = torch.library.Library("aten", "IMPL")
     for name, function in {
         "_thnn_fused_lstm_cell": lstm_cell,
@@ -69,7 +70,7 @@ def cells() -> Iterator[None]:
 
 
 class Last(nn.Module):
-    """The last state of a recurrent layer."""
+    """The last state of a recurrent layer, computed by the layer or by fused cells."""
 
     def __init__(self, kind: type[nn.RNNBase], fused: bool) -> None:
         super().__init__()

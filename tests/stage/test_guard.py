@@ -1,4 +1,4 @@
-"""Every backward reads the weights of its own time: which layers do so by themselves, and what is refused."""
+"""Every backward reads the weights of its own time: which layers do so by themselves, and which models are refused."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ def first(value: Any) -> torch.Tensor:
 def gradient(
     name: str, device: str, swap: bool, plain: bool = False, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Of the input, where other weights are written into the flat buffers between forward and backward.
+    """The gradient of a layer's input.
 
-    plain: by torch's own operators, without oneDNN or cuDNN. dtype: of weights and input.
+    swap: write other weights over the layer's between forward and backward. plain: use torch's own operators, without
+    oneDNN or cuDNN. dtype: of weights and input.
     """
     shape, make = KINDS[name]
     torch.manual_seed(0)
@@ -90,7 +91,10 @@ RECURRENT = ("rnn", "gru", "lstm", "lstm, projected", "lstm, both ways")
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_recurrent_layers_in_bfloat16_read_the_weights_of_the_backwards_time(name: str, device: str) -> None:
-    """Rounding grows on its way back through time: the direction is what is compared."""
+    """In bfloat16 the gradient's direction is that of the backward's weights.
+
+    Lengths are not compared, because rounding grows on the way back through time.
+    """
     expected = gradient(name, "cpu", swap=True, plain=True).flatten()
     near, far = (
         torch.cosine_similarity(gradient(name, device, swap, dtype=torch.bfloat16).flatten(), expected, dim=0)
@@ -100,7 +104,7 @@ def test_recurrent_layers_in_bfloat16_read_the_weights_of_the_backwards_time(nam
 
 
 def losses(name: str, device: torch.device, bf16: bool) -> list[float]:
-    """Of three steps of a method whose backward reads other weights, such a layer being of its first stage."""
+    """The losses of three steps with a layer in the first stage, by a method whose backward reads other weights."""
     shape, make = KINDS[name]
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8) if shape == WORDS else nn.Identity(), make(), First(), nn.LazyLinear(4))
@@ -116,20 +120,20 @@ def losses(name: str, device: torch.device, bf16: bool) -> list[float]:
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_recurrent_layers_in_bfloat16_are_taken(name: str, device: str) -> None:
-    """By oneDNN an LSTM keeps its biases in float32, another form of them."""
+    """Recurrent layers in bfloat16 can be trained, although oneDNN's LSTM keeps its biases in another form: float32."""
     assert all(map(math.isfinite, losses(name, torch.device(device), bf16=True)))
-    assert torch.backends.mkldnn.enabled  # elsewhere as ever
+    assert torch.backends.mkldnn.enabled  # oneDNN is off within the steps only
 
 
 class First(nn.Module):
-    """Of a recurrent layer's outputs its states; a row per sample."""
+    """A recurrent layer's output without its last states, flattened to a row per sample."""
 
     def forward(self, value: Any) -> torch.Tensor:
         return first(value).flatten(1)
 
 
 class Halved(nn.Module):
-    """A linear layer that computes in bfloat16, by autocast or by weights that are so."""
+    """A linear layer that computes in bfloat16, under autocast or with weights in bfloat16."""
 
     def __init__(self, autocast: bool) -> None:
         super().__init__()
@@ -154,7 +158,7 @@ def train(model: nn.Sequential, method: str, **options: Any) -> None:
 
 @pytest.mark.parametrize("method", ["stale_weights", "pipemare", "spectrain"])
 def test_a_method_that_autocast_would_falsify_is_refused(method: str) -> None:
-    with pytest.raises(PipelagError, match=f"method '{method}' reads other weights .* form of .*linear.weight'"):
+    with pytest.raises(PipelagError, match=f"method '{method}' reads other weights .* copy of .*linear.weight'"):
         train(halved(), method)
 
 
@@ -166,7 +170,7 @@ def test_where_no_other_weights_are_read_autocast_is_taken() -> None:
 
 
 def test_casts_of_weights_do_not_outlive_an_update() -> None:
-    """Autocast keeps them for as long as it is on, and here it is on for the whole training."""
+    """Autocast's cached casts of weights are not used after an update, where it stays on for the whole training."""
     inside, around = nn.Sequential(nn.Flatten(), Halved(True)), nn.Sequential(nn.Flatten(), Halved(False))
     around[1].linear = nn.Linear(48, 16)
     around[1].linear.load_state_dict(inside[1].linear.state_dict())
@@ -179,7 +183,7 @@ def test_casts_of_weights_do_not_outlive_an_update() -> None:
 
 
 class Bounded(nn.Linear):
-    """Keeps its weights within bounds, in its forward."""
+    """A linear layer whose forward keeps its weights within bounds."""
 
     def __init__(self, way: str) -> None:
         super().__init__(16, 16)
@@ -190,7 +194,7 @@ class Bounded(nn.Linear):
             self.weight.data.clamp_(-0.01, 0.01)
         else:
             with torch.no_grad():
-                self.weight.clamp_(-9, 9)  # which changes nothing as yet
+                self.weight.clamp_(-9, 9)  # the initial weights are within
         return super().forward(x)
 
 
@@ -213,7 +217,7 @@ def test_where_there_is_one_version_a_forward_may_change_it(method: str) -> None
 
 
 def begun(first: Phase, model: nn.Sequential, **how: Any) -> list[int]:
-    """The steps that were done before a later phase's method was refused, or at all."""
+    """The steps that were made before a later phase's method was refused; that it is refused is checked."""
     steps: list[int] = []
     phases = [first, Phase(get("pipemare"), 4, (2, 5))]
     with pytest.raises(PipelagError, match="'pipemare', of a later phase, "):
@@ -241,7 +245,10 @@ def test_real_workers_refuse_a_later_phase_before_the_first_too() -> None:
 
 @pytest.mark.parametrize("cuts", [(4,), (5,)])
 def test_a_later_phase_whose_stage_is_never_late_refuses_nothing(cuts: tuple[int, ...]) -> None:
-    """The layer that casts is in its last stage, whose backwards read what its forwards did, or in one that is."""
+    """A layer that casts its weights is refused only where backwards read other weights than forwards.
+
+    In the last stage they do not; with the other cut it is in a stage where they do.
+    """
     phases = [Phase(get("gpipe"), 2, (5,)), Phase(get("stale_weights"), 3, cuts)]
     if cuts == (4,):
         pipelag.train(halved(), Noise(), phases=phases, optimizer=sgd)
@@ -251,7 +258,7 @@ def test_a_later_phase_whose_stage_is_never_late_refuses_nothing(cuts: tuple[int
 
 
 def test_recurrent_layers_refuse_no_later_phase(device: str) -> None:
-    """They run without cuDNN there, whatever they keep before."""
+    """A recurrent layer is accepted in a later phase with late backwards: it runs without cuDNN there."""
     torch.manual_seed(0)
     model = nn.Sequential(Words(), nn.Linear(8, 4))
     batches = [(torch.randn(4, 5, 8), torch.zeros(4, dtype=torch.int64))] * 5
@@ -285,12 +292,12 @@ def real(job: Job) -> None:
 
 @pytest.mark.real
 def test_real_workers_refuse_it_too() -> None:
-    with pytest.raises(PipelagError, match="keeps another form of the forward's"):
+    with pytest.raises(PipelagError, match="keeps a derived copy of the forward's"):
         launch(real, 2, "cpu", 1)
 
 
 class Noting(nn.LSTM):
-    """Notes whether cuDNN may be used."""
+    """An LSTM that notes whether cuDNN may be used."""
 
     def forward(self, *args: Any) -> Any:
         self.seen = torch.backends.cudnn.enabled
@@ -319,7 +326,10 @@ def test_anybodys_recurrent_layer_runs_without_cudnn_where_the_backward_reads_ot
 
 
 def test_what_counts_as_another_form() -> None:
-    """Of weights alone, in other memory, whatever its shape; not what a minibatch went into, nor views."""
+    """Another form of weights is what is computed from weights alone and kept in other memory, whatever its shape.
+
+    Neither results that a minibatch entered nor views of weights count.
+    """
     module = nn.Module()
     module.register_parameter("w", nn.Parameter(torch.randn(4, 4)))
     module.register_parameter("table", nn.Parameter(torch.randn(9, 4)))
@@ -363,7 +373,10 @@ TRAINED = {
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_no_model_that_is_trained_without_a_download_keeps_another_form(name: str) -> None:
-    """SpecTrain's Transformer has a decoder whose only word is looked up by a constant: an input as any other."""
+    """No model of the papers that trains on generated data is refused for another form of its weights.
+
+    SpecTrain's Transformer is the hard case: its decoder looks its only word up by a constant, which counts as input.
+    """
     task, copied = open_task(TRAINED[name], torch.device("cpu")), set[int]()
     model = task.model(TRAINED[name], torch.device("cpu"))
     with Origins(model) as origins, kept_for_backward(set(), lambda tensor: copied.update(origins.copied(tensor))):
@@ -372,7 +385,10 @@ def test_no_model_that_is_trained_without_a_download_keeps_another_form(name: st
 
 
 class Scaled(nn.Module):
-    """A layer whose weights are c times what it keeps: with c = 2 and a quarter of the rate, the same to the bit."""
+    """A linear layer whose weights are c times its parameter.
+
+    With c = 2 and a quarter of the rate it trains bit for bit as with c = 1.
+    """
 
     def __init__(self, c: float) -> None:
         super().__init__()
@@ -385,7 +401,7 @@ class Scaled(nn.Module):
 
 
 class Joined(nn.Module):
-    """Two layers in one product, as attentions have their queries and keys; or each by itself."""
+    """Two layers in one product, as attention joins its queries and keys; or each by itself."""
 
     def __init__(self, joined: bool = True) -> None:
         super().__init__()
@@ -400,7 +416,7 @@ class Joined(nn.Module):
 
 
 class Product(torch.autograd.Function):
-    """x w^T, which keeps a copy of w as an attribute."""
+    """The product x w^T by a function that keeps a copy of w as an attribute."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -413,14 +429,14 @@ class Product(torch.autograd.Function):
 
 
 class Custom(nn.Linear):
-    """By an autograd function of one's own."""
+    """A linear layer by an autograd function of a user's own."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return Product.apply(x, self.weight) + self.bias
 
 
 class Divided(nn.Linear):
-    """What comes of it, by the norm of its weights: another form of them is a number."""
+    """A linear layer's output over the norm of its weights, which is another form of them: a number."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) / self.weight.norm()
@@ -447,8 +463,8 @@ def test_weights_that_a_layer_computes_are_refused_where_they_would_stash(form: 
         model.insert(place, FORMS[form]())
         return pipelag.train(model, batches, method=method, cuts=(3,), **how)
 
-    if (form, place) not in {("scaled", 0), ("joined", 0)}:  # of which a first layer's backward needs nothing
-        with pytest.raises(PipelagError, match=f"another form of the forward's '{place}"):
+    if (form, place) not in {("scaled", 0), ("joined", 0)}:  # as a first layer, their backward needs no weights
+        with pytest.raises(PipelagError, match=f"a derived copy of the forward's '{place}"):
             train("stale_weights")
     train("stale_weights", recompute=True)
     train("stale_weights_stashed")
@@ -492,7 +508,7 @@ def test_scaled_weights_are_stashed_as_plain_ones() -> None:
 
 
 class Adapted(nn.Linear):
-    """Beside frozen weights, which it works on in another form, such as what was quantised or cast."""
+    """A linear layer beside frozen weights that it uses in another form, as adapters use quantised or cast ones."""
 
     def __init__(self, scale: float) -> None:
         super().__init__(8, 8, bias=False)
@@ -504,7 +520,7 @@ class Adapted(nn.Linear):
 
 @pytest.mark.parametrize("method", ["stale_weights", "spectrain"])
 def test_frozen_weights_may_be_used_in_another_form(method: str) -> None:
-    """They are one version at all times."""
+    """Frozen weights may be used in another form, since all of their versions are the same."""
     batches = [(x, (x.sum(1) > 0).long()) for x in torch.randn(6, 4, 8, generator=torch.Generator().manual_seed(2))]
 
     def trained(scale: float) -> dict[str, torch.Tensor]:

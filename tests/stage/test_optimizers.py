@@ -1,4 +1,4 @@
-"""The optimizers that torch lacks against their papers, and what a stage cannot step by itself."""
+"""The optimizers that torch lacks follow their papers, and one that a stage cannot step by itself is refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pipelag.stage.optimizers import LARS, group_by_stage
 
 
 def test_lars_is_its_papers_rule() -> None:
-    """You et al. 2017: lambda = eta |w| / (|g| + beta |w|), v <- m v + lr lambda (g + beta w), w <- w - v.
+    """LARS follows the rule of You et al. 2017.
 
-    A vector, and a matrix that is zero or has no slope, take the plain rate.
+    lambda = eta |w| / (|g| + beta |w|), v <- m v + lr lambda (g + beta w), w <- w - v. Vectors, and matrices whose
+    weights or gradients are zero, take the plain rate.
     """
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(size, generator=generator, dtype=torch.float64) for size in ((4, 3), (2, 3, 2, 2), (5,))]
@@ -39,7 +40,7 @@ def test_lars_is_its_papers_rule() -> None:
 
 
 class Twice(torch.optim.SGD):
-    """Sharpness-aware ones are such: the loss is asked for again from another point."""
+    """An optimizer that needs a closure, as sharpness-aware ones do: they compute the loss again at another point."""
 
     def step(self, closure: Any) -> Any:  # type: ignore[override]
         return super().step(closure)

@@ -1,4 +1,4 @@
-"""What a stage's policy refuses, and whose fault a rate is."""
+"""What the policy of a stage's weights refuses, whom its errors name, and which versions updates go by."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def method_of(**parts: Any) -> Method:
 
 
 def late(stages: int, minibatches: int) -> Schedule:
-    """Every update is made after the next minibatch's passes, whose backward is therefore late too."""
+    """A schedule that makes every update after the next minibatch's passes, so that the backward is late, too."""
     row = [Action(kind, 1, m) for m in range(minibatches) for kind in ("F", "B")]
     for m in range(minibatches):
         row.insert(min(3 * m + 4, len(row)), Action("U", 1, m))
@@ -44,7 +44,7 @@ def late(stages: int, minibatches: int) -> Schedule:
 def test_a_prediction_beside_an_old_backward_is_refused() -> None:
     check(late(1, 5))
     assert method_of(build=late).delays(1).backward == (1,)
-    with pytest.raises(PipelagError, match="predicts the forward's weights and reads old ones in the backward"):
+    with pytest.raises(PipelagError, match="predicts the forward's weights but reads old ones in the backward"):
         pipelag.train(layers(), BATCHES, method=method_of(build=late, forward_reads=Predict("difference")))
 
 
@@ -60,7 +60,9 @@ def test_a_memory_is_not_taken_for_another() -> None:
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
 def test_a_rate_policy_that_gives_no_rate_is_named(wrong: float) -> None:
     method = method_of(learning_rate=lambda stage, stages, step, tau: wrong if (stage, step) == (2, 3) else 1.0)
-    with pytest.raises(PipelagError, match="the rate policy of 'mine' gives .* for stage 2 in step 5; it should give"):
+    with pytest.raises(
+        PipelagError, match="the rate policy of 'mine' returns .* for stage 2 in step 5; it should return"
+    ):
         pipelag.train(layers(), BATCHES, phases=[Phase(get("sequential"), 2), Phase(method, 6, (1,))])
 
 
@@ -79,13 +81,16 @@ COMPENSATED = replace(get("1f1b"), name="compensated", update=DelayCompensation(
 
 
 def test_an_update_that_goes_by_what_its_forward_read_keeps_it() -> None:
-    """As many versions as stashing does, though the backward reads live weights."""
+    """Delay compensation keeps as many versions as stashing, although the backward reads live weights."""
     assert COMPENSATED.versions_back(4) == get("pipedream").versions_back(4) == (3, 2, 1, 0)
     assert COMPENSATED.weight_copies(4) == (4, 3, 2, 1)
 
 
 def test_while_a_pipeline_fills_anew_an_update_goes_by_the_oldest_weights_that_there_are() -> None:
-    """It went on from version 5, and those before are not there: until version 7 forwards read the fifth."""
+    """While a pipeline fills anew, updates go by the oldest version that exists.
+
+    This one begins at version 5 and has none from before, so that forwards read version 5 until there is version 7.
+    """
     flat = FlatParameters([nn.Parameter(torch.ones(3))])
     optimizer = group_by_stage(lambda params: torch.optim.SGD(params, lr=0.1), [flat.parameters], {}, [1])
     method = get("dc_asgd", strength=0.5)

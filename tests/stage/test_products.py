@@ -1,4 +1,4 @@
-"""Products of bfloat16 by float32's kernels: what a processor with instructions for them gives, but for the order."""
+"""Products of bfloat16 computed by float32's kernels equal a bfloat16 processor's, up to the order of summation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BF16 = torch.bfloat16
 
 
 def drawn(*shape: int) -> torch.Tensor:
-    """Leaves that want a gradient."""
+    """A random leaf tensor in bfloat16 that requires a gradient."""
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(*shape, generator=generator).to(BF16).requires_grad_()
 
@@ -90,7 +90,7 @@ def test_it_is_taken_once_where_the_device_needs_it(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("how", [{}, {"recompute": True}, {"method": "pipemare", "microbatches": 4}])
 def test_a_training_is_the_same_but_for_rounding(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose own losses, of the first steps, are as far from float32's."""
+    """In the first steps, losses with widened products are about as far from float32's as native bfloat16's are."""
 
     def losses(**changes: Any) -> torch.Tensor:
         usual: dict[str, Any] = {"method": "pipedream", "cuts": (1, 3), "steps": 4, "optimizer": sgd, "seed": 3}
@@ -114,7 +114,7 @@ def test_a_log_says_by_which_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_layers_whose_products_are_within_torch_are_reached() -> None:
-    """A recurrent layer's, and attention's as nn.MultiheadAttention calls it."""
+    """Products inside torch's own layers are widened, too: a recurrent layer's and those of nn.MultiheadAttention."""
     recurrent, attention = nn.GRU(6, 5, batch_first=True), nn.MultiheadAttention(6, 2, batch_first=True)
     inputs = torch.randn(2, 7, 6)
     seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""Recomputation by segments: ages of what it reads, and what it must leave unchanged."""
+"""Recomputation by segments: how old the weights are that it reads, what it leaves unchanged, and what is refused."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_its_age_lies_between_backward_and_forward(size: int, microbatches: int)
     ):
         assert all(b <= a <= f for f, a, b in zip(forward, recomputed, backward, strict=True))
         length, j = len(segments[(stage - 1) // size]), (stage - 1) % size + 1
-        # Section A.3: 2(S - j) cycles before the gradient arrives; the last stage "right at the time".
+        # Section A.3: recomputed 2(S - j) cycles before the gradient arrives; the last stage "right at the time".
         assert recomputed == tuple(ceil((2 * (length - j) - k) / microbatches) for k in range(microbatches))
 
 
@@ -93,7 +93,10 @@ def test_other_pipelines_are_refused() -> None:
 
 @pytest.mark.parametrize(("stages", "size"), [(4, 2), (5, 2), (7, 3), (6, 6)])
 def test_the_schedule_is_possible_and_keeps_what_the_paper_counts(stages: int, size: int) -> None:
-    """Appendix A.3: a stage's cached activations are its segment's inputs and what waits for a gradient, 2(S-j)+1."""
+    """The schedule can run, and every stage keeps as many activations as appendix A.3 counts.
+
+    These are the inputs of its segment, where it is the first in it, and 2(S-j)+1 activations that wait for a gradient.
+    """
     schedule = pipelag.schedule("pipemare", stages=stages, minibatches=4 * stages, segment=size)
     check(schedule)
     assert {action.stage for _, action in schedule if action.kind == "R"} == set(range(1, stages + 1))

@@ -1,4 +1,4 @@
-"""A forward that is run again reads the buffers that the first one read, whatever has changed them since."""
+"""A forward that is run again reads the buffers that the first run read, whatever has changed them since."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ X = [(x, (x.sum(1) > 0).long()) for x in torch.randn(12, 8, 6, generator=torch.G
 
 
 class Rebound(nn.Module):
-    """Takes off a running mean, which it makes anew in each pass."""
+    """Subtracts a running mean, which is a new tensor after each pass."""
 
     mean: torch.Tensor
 
@@ -31,7 +31,7 @@ class Rebound(nn.Module):
 
 
 class Written(Rebound):
-    """The same, written in the way of codebooks that are averaged, of which no version counter tells."""
+    """Subtracts a running mean that it changes through `data`, as averaged codebooks do, unseen by version counters."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
@@ -40,7 +40,7 @@ class Written(Rebound):
 
 
 class Late(nn.Module):
-    """Begins its mean with the first minibatch that it sees, and saves it for the backward."""
+    """Multiplies by a running mean that begins with the first minibatch and is saved for the backward."""
 
     mean: torch.Tensor | None
 

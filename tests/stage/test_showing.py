@@ -1,4 +1,4 @@
-"""Weights shown by reference are those shown by copies, bit for bit, and leave nothing in their place."""
+"""Weights shown to passes by reference train like weights shown by copies, bit for bit, and do not outlast the step."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ loss_of = nn.functional.cross_entropy
 def training_of(
     method: str | Method, parts: int = 1, copied: bool = False, bf16: bool = False, linear: bool = False
 ) -> SimulatedTraining:
-    """copied: graphs were asked for; without a GPU steps are eager then, and weights are copied to where they lie for
-    good. linear: the first stage is of layers whose graphs keep views of their weights.
+    """A training of the toy model.
+
+    copied: ask for graphs, so that weights are copied to fixed places; without a GPU steps are eager all the same.
+    linear: make the first stage of layers whose graphs keep views of their weights.
     """
-    momentum = 0.0 if method == "nesterov_async" else 0.9  # it brings its own
+    momentum = 0.0 if method == "nesterov_async" else 0.9  # nesterov_async brings its own
     sgd = partial(torch.optim.SGD, lr=0.02, momentum=momentum, weight_decay=1e-3)
     make = adamw if method in ("pipeoptim", "xpipe") else sgd
     phases = [Phase(get(method), STEPS, CUTS, microbatches=parts)]
@@ -83,8 +85,10 @@ def held(training: SimulatedTraining) -> set[int]:
     ],
 )
 def test_weights_are_read_where_they_are_kept(method: str, parts: int, linear: bool, copies: bool) -> None:
-    """Between two steps parameters lie in the live weights; once the pipeline is full, a forward's are a version kept.
-    Where graphs keep views, its backward's are written over that, unless other microbatches read it too.
+    """Parameters point at the live weights between steps, and at a kept version in a forward once the pipeline is full.
+
+    Where graphs keep views of that version, the backward's weights are written over it, unless other microbatches read
+    it, too.
     """
     training, batches = training_of(method, parts, linear=linear), Noise()
     first = training.pipeline.weights[0]
@@ -105,7 +109,10 @@ def test_weights_are_read_where_they_are_kept(method: str, parts: int, linear: b
 @pytest.mark.parametrize("method", ["spectrain", "pipemare", "pipedream", "1f1b"])
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_a_step_that_breaks_off_leaves_nothing_that_a_restart_would_keep(method: str, where: str) -> None:
-    """Nor is it taken again over what it has written over."""
+    """After a step that breaks off, a restart goes on bit for bit.
+
+    The step itself is not repeated where it has written over weights.
+    """
     training, batches = training_of(method, linear=True), Noise()
     for t in range(7):
         training.step(*batches[t])
@@ -122,11 +129,11 @@ def test_a_step_that_breaks_off_leaves_nothing_that_a_restart_would_keep(method:
     with pytest.raises(RuntimeError, match="broken"):
         training.step(*batches[7])
     handle.remove()
-    if where == "forward" or method == "pipedream":  # whose backward reads what its forward read
+    if where == "forward" or method == "pipedream":  # PipeDream's backward reads what its forward read
         training.model.zero_grad()
         assert torch.equal(training.step(*batches[7]), expected[0])
     else:
-        with pytest.raises(PipelagError, match="broke off; go on from a checkpoint"):
+        with pytest.raises(PipelagError, match="interrupted; continue from a checkpoint"):
             training.step(*batches[7])
     training.load_state_dict(state)
     assert all(torch.equal(training.step(*batches[t]), loss) for t, loss in zip(range(7, STEPS), expected, strict=True))
@@ -136,7 +143,10 @@ def test_a_step_that_breaks_off_leaves_nothing_that_a_restart_would_keep(method:
 def test_a_live_version_that_a_backward_has_read_in_a_copy_is_kept_there(
     parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not copied once more: the ring takes the place that was written over."""
+    """A live version that was overwritten for a backward is kept in its copy, and not copied once more.
+
+    The ring of versions takes the overwritten place instead.
+    """
     training, batches = training_of("stale_weights", parts, linear=True), Noise()
     first, copied = training.pipeline.weights[0], set[int]()
     showing = first.showing
@@ -147,18 +157,18 @@ def test_a_live_version_that_a_backward_has_read_in_a_copy_is_kept_there(
         places = {id(each) for each in [*first.plain, showing.scratch] if each}
         training.step(*batches[t])
         assert {id(each) for each in [*first.plain, showing.scratch] if each} == places or t <= first.back
-    assert copied == {2, 3}  # whose graphs keep no views, so that nothing is written over
+    assert copied == {2, 3}  # stages whose graphs keep no views, so that nothing is written over
 
 
 class Sliced(nn.Conv2d):
-    """A convolution by a view of its weights."""
+    """A convolution that uses a view of its weights."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.conv2d(x, self.weight[:], padding=1)
 
 
 class Around(nn.Module):
-    """Takes a convolution's weights for a linear layer's, from a call on."""
+    """A layer that, from a given call on, uses a convolution's weights in a linear layer."""
 
     def __init__(self, since: int = 0) -> None:
         super().__init__()
@@ -172,7 +182,7 @@ class Around(nn.Module):
 
 
 class Detached(nn.Module):
-    """Whose graph keeps a tensor of its own on the weights' memory."""
+    """A convolution whose graph keeps a detached tensor on the weights' memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +194,7 @@ class Detached(nn.Module):
 
 
 class Scale(nn.Module):
-    """One number, so that what follows has a gradient to give."""
+    """Multiplies by one parameter, so that the layers after it have an input that needs a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,14 +218,14 @@ class ByView(torch.autograd.Function):
 
 
 class Owned(nn.Linear):
-    """A layer by it."""
+    """A linear layer by `ByView`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return ByView.apply(x, self.weight) + self.bias
 
 
 class Beside(nn.Module):
-    """Every other call makes an output that nobody uses, and which the next one drops."""
+    """A layer that in every other call makes an output which nobody uses and which the next call drops."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,7 +242,7 @@ class Beside(nn.Module):
 
 
 class Caching(nn.Module):
-    """Holds on to the view that it uses until it makes the next one."""
+    """A convolution that holds on to the view it uses until it makes the next one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,7 +269,7 @@ OTHERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
 
 
 def small(name: str, device: str, copied: bool, method: str, parts: int, loss: Any = loss_of) -> SimulatedTraining:
-    """Three stages, of which the middle one is such a layer."""
+    """A training of three stages, of which the middle one is the named layer."""
     shape, make = (KINDS | OTHERS)[name]
     torch.manual_seed(0)
     model = nn.Sequential(Scale(), make(), nn.Sequential(nn.Flatten(), nn.LazyLinear(3))).to(device)
@@ -282,7 +292,10 @@ def drawn(name: str, device: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def test_where_no_view_of_weights_is_kept_a_backward_is_pointed_at_its_own(
     name: str, method: str, parts: int, device: str
 ) -> None:
-    """It trains as where weights are written over others', also where a view is kept from some minibatch on."""
+    """Where graphs keep no view of weights, a backward's parameters point at its weights, and nothing is written over.
+
+    It trains as where weights are written over, also where a view is kept only from some minibatch on.
+    """
     ends = []
     for copied in (False, True):
         trained = small(name, device, copied, method, parts)
@@ -294,13 +307,13 @@ def test_where_no_view_of_weights_is_kept_a_backward_is_pointed_at_its_own(
 
 
 def orthogonal(model: nn.Sequential, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Filters that should be so: a loss that keeps a view of a stage's weights."""
+    """A loss that asks for orthogonal filters, and so keeps a view of a stage's weights."""
     rows = model[1].weight.flatten(1)
     return loss_of(output, target) + 0.1 * (rows @ rows.t() - torch.eye(8)).square().sum()
 
 
 def smooth(model: nn.Sequential, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """A loss with a gradient in it."""
+    """A loss that contains a gradient."""
     loss = loss_of(output, target)
     slopes = torch.autograd.grad(loss, [model[1].weight, model[0].by], create_graph=True)
     return loss + 0.1 * sum(slope.square().sum() for slope in slopes)
@@ -309,7 +322,10 @@ def smooth(model: nn.Sequential, output: torch.Tensor, target: torch.Tensor) -> 
 @pytest.mark.parametrize("method", ["stale_weights", "pipemare", "spectrain"])
 @pytest.mark.parametrize("loss", [orthogonal, smooth])
 def test_a_loss_over_a_stages_weights_reads_those_of_the_backward_too(loss: Any, method: str) -> None:
-    """Unbroken, and taken up again: a pipeline's first forward is one that is looked at."""
+    """A loss over a stage's weights reads the backward's weights, in an unbroken training as in a resumed one.
+
+    A resumed one is another case, because the first forward of a pipeline is examined.
+    """
     batches = drawn("convolution", "cpu")
     whole, copied = (small("convolution", "cpu", graphs, method, 1, loss) for graphs in (False, True))
     states, losses = [], []
@@ -324,7 +340,10 @@ def test_a_loss_over_a_stages_weights_reads_those_of_the_backward_too(loss: Any,
 
 
 def test_replicas_are_taken_up_again_between_two_minibatches_of_an_update() -> None:
-    """Though a backward has written over a copy of what later minibatches of it read, too."""
+    """A training with replicas resumes bit for bit within a round.
+
+    It does although a backward has overwritten a copy that later minibatches of the round read, too.
+    """
     phases, batches, losses = [Phase(get("stale_weights"), 10, CUTS, replicas=(2, 2, 1, 1))], Noise(), []
 
     def begun() -> SimulatedTraining:
@@ -343,9 +362,9 @@ def test_replicas_are_taken_up_again_between_two_minibatches_of_an_update() -> N
 
 
 def stops_at(real: Any, calls: list[int], which: int, after: bool, *arguments: Any, **named: Any) -> Any:
-    """Do as asked, but break off before or after the call of that number."""
+    """Call `real`, but raise KeyboardInterrupt before or after the call with this number."""
     if "_foreach" in real.__name__ and sys._getframe(1).f_globals["__name__"] != ByReference.__module__:
-        return real(*arguments, **named)  # it moves something else
+        return real(*arguments, **named)  # this call moves something other than weights
     calls[0] += 1
     if calls[0] == which and not after:
         raise KeyboardInterrupt
@@ -365,9 +384,9 @@ def stops_at(real: Any, calls: list[int], which: int, after: bool, *arguments: A
 def test_a_step_stopped_while_weights_are_shown_is_taken_again_or_refused(
     where: Any, what: str, closed: bool, name: str, method: str, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before or after each of the operations that move them; it never trains on with others' weights.
+    """A step interrupted before or after any operation that moves weights is repeated exactly, or refused.
 
-    closed: from what a checkpoint holds that is written then.
+    It never trains on with other weights. closed: go on from a checkpoint that is written after the interruption.
     """
     batches, whole = drawn(name, "cpu"), small(name, "cpu", False, method, parts)
     losses = [whole.step(*batch) for batch in batches]
@@ -394,7 +413,7 @@ def test_a_step_stopped_while_weights_are_shown_is_taken_again_or_refused(
                     training.load_state_dict(state)
                 assert [training.step(*batch) for batch in batches[done:]] == losses[done:]
             except PipelagError as error:
-                assert "broke off; go on from a checkpoint" in str(error)
+                assert "interrupted; continue from a checkpoint" in str(error)
 
 
 STOPS = {"load": 6, "restore": 3, "complete": 3}  # three stages; a forward and a backward load
@@ -405,7 +424,10 @@ STOPS = {"load": 6, "restore": 3, "complete": 3}  # three stages; a forward and 
 def test_a_step_stopped_between_two_stages_moves_loses_no_weight(
     method: str, what: str, which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stages say what they show before all of them have copied it."""
+    """A step interrupted while only some stages have copied their weights leaves the live weights as they were.
+
+    Stages note what they show before all of them have copied it.
+    """
     training, batches = training_of(method, copied=True), Noise()
     assert ways(training) == {InPlace}
     for t in range(5):
@@ -428,7 +450,10 @@ def test_a_step_stopped_between_two_stages_moves_loses_no_weight(
 
 
 def test_weights_that_an_update_goes_by_are_not_written_over() -> None:
-    """DC-ASGD where backwards read live weights: those that the forward read are wanted once more, by the update."""
+    """Weights that a forward read are not overwritten where the update reads them again.
+
+    DC-ASGD does, here where backwards read live weights.
+    """
     method, batches, ends = replace(get("1f1b"), name="compensated", update=DelayCompensation(0.5)), Noise(), []
     for copied in (True, False):
         training = training_of(method, copied=copied, linear=True)

@@ -1,4 +1,4 @@
-"""What all stages do in a few calls is, bit for bit, what each of them would do by itself."""
+"""What all stages do together in a few calls equals, bit for bit, what each stage does alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIMIZERS = {
 
 
 class OneByOne:
-    """The stages' own methods in the place of `together`'s functions."""
+    """`together`'s functions, called for one stage at a time."""
 
     @staticmethod
     def prepare(stages: list[object]) -> None:
@@ -41,7 +41,7 @@ class OneByOne:
 
 
 class OnGpu:
-    """A tensor that says that it is there."""
+    """A tensor whose `device` is a GPU."""
 
     device = torch.device("cuda")
 
@@ -73,7 +73,7 @@ def optimizer_of(method: str) -> str:
 @pytest.mark.parametrize("launched", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_stages_together_do_what_each_does_alone(method: str, launched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """launched: sums as a GPU makes them."""
+    """Losses and weights are the same either way. launched: sums are made as on a GPU."""
     if launched:
         monkeypatch.setattr(carriers, "launched", lambda place: True)
     at_once = trained(method, optimizer_of(method))
@@ -105,13 +105,13 @@ def test_two_predictions_share_their_work_where_their_rule_is_one() -> None:
 
 @pytest.mark.parametrize("method", ["spectrain", "pipeoptim", "xpipe", "pipemare", "lwp_w"])
 def test_sums_made_in_one_launch_are_the_sums(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for their second rounding."""
+    """Sums of several terms made in one launch equal the usual ones, up to their second rounding."""
     usual, calls = trained(method, optimizer_of(method), kind=torch.float64), []
     in_one = carriers._in_one
     monkeypatch.setattr(carriers, "launched", lambda place: True)
     monkeypatch.setattr(carriers, "_in_one", lambda terms: calls.append(len(terms)) or in_one(terms))
     launched = trained(method, optimizer_of(method), kind=torch.float64)
-    assert max(calls) >= 3  # of several stages
+    assert max(calls) >= 3  # a launch has the sums of several stages
     for ours, theirs in zip(launched, usual, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
 
@@ -125,7 +125,10 @@ def test_small_sums_of_a_gpu_alone_are_launched_together() -> None:
 def test_how_a_sum_is_rounded_does_not_go_by_where_the_optimizers_state_lies(
     most: int, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By pieces or, after a restart and with hooks, by parameters: as on a GPU, up to `most` in one launch."""
+    """A sum is rounded in the same way whether the optimizer's state lies flat or by parameters.
+
+    It lies by parameters after a restart and with hooks. As on a GPU, sums of up to `most` weights take one launch.
+    """
     launched = carriers.launched
     monkeypatch.setattr(carriers, "FEW", most)
     monkeypatch.setattr(carriers, "launched", lambda place: launched(OnGpu(place)))
@@ -143,7 +146,7 @@ def test_how_a_sum_is_rounded_does_not_go_by_where_the_optimizers_state_lies(
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_another_state_put_in_place_is_noticed_while_stages_are_watched(optimizer: str) -> None:
-    """`FlatStep.watching` asks by identity: a new tensor, a new dict, a new state, or one more parameter's."""
+    """`FlatStep.watching` compares by identity: it notices a new tensor, a new dict, and entries that come or go."""
     training = training_of("spectrain", optimizer)
     batches = Noise()
     for t in range(3):
@@ -174,7 +177,7 @@ def test_another_state_put_in_place_is_noticed_while_stages_are_watched(optimize
     state.update(all_of_it)
     assert watched()
     last = list(state)[-1]
-    state[last]["more"] = held  # after all others, in the same dict
+    state[last]["more"] = held  # the last entry of all, in a dict that stays the same
     assert not watched()
     del state[last]["more"]
     assert watched()

@@ -45,3 +45,11 @@ def test_segments() -> None:
 @pytest.mark.parametrize("count", range(1, 200))
 def test_the_root_is_rounded_to_the_nearest(count: int) -> None:
     assert segment_of("root", count) == round(sqrt(count))
+
+
+@pytest.mark.parametrize("count", [16, 64, 144])
+def test_segments_of_the_root_take_the_least_memory(count: int) -> None:
+    """Of square counts exactly (A.3), by sums over all lengths of a segment."""
+    lengths = range(1, count + 1)
+    assert min(lengths, key=lambda S: sum(asynchronous(count, S))) == round(sqrt(count))
+    assert min(lengths, key=lambda S: sum(synchronous(count, count, S))) == round(sqrt(count))

@@ -49,5 +49,5 @@ def test_noise_costs_accuracy_and_more_so_for_a_longer_look(name: str) -> None:
 def test_what_is_wrong_is_said() -> None:
     with pytest.raises(PipelagError, match="did you mean 'Adam'"):
         list(study({"optimizer": "Adan"}, 0))
-    with pytest.raises(PipelagError, match="horizons are 1 or more"):
+    with pytest.raises(PipelagError, match="horizons should be from 1 update"):
         list(study({"optimizer": "Adam", "horizons": [0]}, 0))

@@ -15,6 +15,7 @@ from pipelag.runs.kinds import options, theory
 from pipelag.runs.kinds.theory import study
 from pipelag.runs.spec import RunSpec
 from pipelag.theory import quadratic as q
+from pipelag.theory.quadratic import corrected, free_of_delta
 
 
 @given(st.integers(0, 60), st.floats(0.1, 10))
@@ -189,17 +190,19 @@ def test_bad_values_are_refused(tmp_path: Path) -> None:
         q.with_discrepancy(3, 5, 1.0)
     with pytest.raises(PipelagError, match="cannot be below"):
         q.trajectories(3, 5, 1.0, 0.1, 10, 0)
-    with pytest.raises(PipelagError, match="decay D lies between 0 and 1"):
+    with pytest.raises(PipelagError, match="decay D should be between 0 and 1"):
         q.decay(1.0, 3)
-    with pytest.raises(PipelagError, match="momentum lies between"):
+    with pytest.raises(PipelagError, match="momentum should be between"):
         q.with_momentum(3, 1.5)
-    with pytest.raises(PipelagError, match="a forward older than the backward, not delays of 3 and 3"):
+    with pytest.raises(PipelagError, match="a forward delay above the backward's, not delays of 3 and 3"):
         q.lemma_2(3, 3, 1.0)
-    with pytest.raises(PipelagError, match="lemma 2 is about a sensitivity Delta above 0, not 0"):
+    with pytest.raises(PipelagError, match="lemma 2 needs a sensitivity Delta above 0, not 0"):
         q.lemma_2(3, 1, 0.0)
-    with pytest.raises(PipelagError, match="the backward is not behind the forward by 0 steps: nothing to correct"):
+    with pytest.raises(
+        PipelagError, match="greater than the backward's, not greater by 0: there is nothing to correct"
+    ):
         q.decay(0.5, 0)
-    with pytest.raises(PipelagError, match="the decay of T2's average lies from 0 to below 1, not 1"):
+    with pytest.raises(PipelagError, match="the decay of T2's average should be from 0 to below 1, not 1"):
         q.corrected(3, 1, 1.0, 1.0)
     with pytest.raises(ValueError, match="did you mean 'radius'"):
         RunSpec(kind="theory", options={"study": "radii"})
@@ -207,7 +210,9 @@ def test_bad_values_are_refused(tmp_path: Path) -> None:
         RunSpec(kind="theory", options={"study": "radius", "forward": 3})
     momentum = {"study": "radius", "forward": 3, "momentum": 0.9, "alphas": [0.1, 0.2, 2]}
     assert RunSpec(kind="theory", options=momentum | {"curvature": 2.0}).steps == 0
-    with pytest.raises(ValueError, match="the model with momentum has a forward delay and a curvature alone, no delta"):
+    with pytest.raises(
+        ValueError, match="the model with momentum takes only a forward delay and a curvature; leave delta out"
+    ):
         RunSpec(kind="theory", options=momentum | {"delta": 5.0})
 
 
@@ -229,9 +234,24 @@ def test_the_regression_reads_a_named_set(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(PipelagError, match="unknown downloadable data set 'cpusmal'; did you mean 'cpusmall'"):
         study(RunSpec(kind="theory", options=options | {"data": "cpusmal"}), tmp_path / "bad", "cpu", 1)
     (tmp_path / "mirror" / "cpusmall").write_text("no numbers\n")
-    with pytest.raises(PipelagError, match="as first seen"):
+    with pytest.raises(PipelagError, match="when it was first seen"):
         study(RunSpec(kind="theory", options=options), tmp_path / "bad", "cpu", 1)
 
 
 def test_every_study_has_typed_options() -> None:
     assert set(theory.STUDIES) == set(options.STUDIES)
+
+
+@pytest.mark.parametrize(("gap", "backward"), [(1, 0), (2, 3), (7, 0), (30, 10)])
+def test_the_gamma_free_of_delta_is_that_of_the_appendix(gap: int, backward: int) -> None:
+    """B.4: p(1), p'(1) and p''(1) as printed there, over step sizes, curvatures and Deltas."""
+    gamma = free_of_delta(backward + gap, backward)
+    assert gamma == pytest.approx(1 - 2 / (gap + 1), abs=1e-12)
+    alpha, curvature = 0.01, 3.0
+    for delta in (-5.0, 0.0, 100.0):
+        p = corrected(backward + gap, backward, delta, gamma, curvature).at(alpha)
+        assert p(1.0) == pytest.approx(alpha * curvature * (1 - gamma), abs=1e-9)
+        assert p.deriv(1)(1.0) == pytest.approx(alpha * curvature + 1 - gamma, abs=1e-9)
+        assert p.deriv(2)(1.0) == pytest.approx(2 * (backward + gap) * (1 - gamma) + 2, abs=1e-9)
+    other = corrected(backward + gap, backward, 100.0, 0.9, curvature).at(alpha)
+    assert gamma != 0.9 and abs(other.deriv(2)(1.0) - 2 * (backward + gap) * 0.1 - 2) > 0.1

@@ -155,5 +155,7 @@ def test_the_losses_of_several_outputs_are_added() -> None:
 
 def test_replicas_have_no_lockstep_clock() -> None:
     plan = schedule("1f1b_rr", stages=2, minibatches=4, replicas=(2, 1))
-    with pytest.raises(PipelagError, match="has one worker per stage; '1f1b_rr' has replicas: time it free"):
+    with pytest.raises(
+        PipelagError, match="needs one worker per stage, but '1f1b_rr' has replicas; use the clock 'free'"
+    ):
         time_lockstep(plan, uniform(2))

@@ -28,9 +28,9 @@ def test_a_schedule_whose_replicas_sum_gradients_is_drawn(tmp_path: Path, capsys
     words = ["timeline", "bidirectional", "--stages", "2", "--microbatches", "2", "--minibatches", "2"]
     for end in ("svg", "json"):
         assert main([*words, "--transfer", "1", "--out", str(tmp_path / f"plan.{end}")]) == 0
-        assert "16 actions and 8 messages of 2 workers" in capsys.readouterr().out
+        assert "16 actions and 8 messages on 2 workers" in capsys.readouterr().out
     assert main([*words, "--out", str(tmp_path / "plan.json")]) == 0
-    assert "plan.json: 16 actions of 2 workers\n" in capsys.readouterr().out
+    assert "plan.json: 16 actions on 2 workers\n" in capsys.readouterr().out
 
 
 def test_sums_of_gradients_that_take_time_are_no_idle_time(tmp_path: Path) -> None:

@@ -264,7 +264,9 @@ def test_sizes_that_grow_unevenly_are_refused() -> None:
     make = lambda n: Profile((LayerTime(1, "square", 1.0, 1.0, n * n, n, 4),))  # noqa: E731
     profiles = Profiles(make)
     profiles.at(1), profiles.at(2)
-    with pytest.raises(PipelagError, match=r"layer 1 'square' has 9 output bytes for 3 samples, and 7 are on the line"):
+    with pytest.raises(
+        PipelagError, match=r"layer 1 'square' has 9 output bytes for 3 samples, but two other profiles predict 7"
+    ):
         profiles.at(3)
     assert Profiles(make, scaled=True).sizes(3).output_bytes.tolist() == [9]
 

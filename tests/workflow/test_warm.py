@@ -162,7 +162,7 @@ def test_signals_reach_the_fork_and_its_end_the_client(warm: WarmProcess, tmp_pa
     client, _ = training(tmp_path, warm)
     client.send_signal(signal.SIGINT)
     text, _ = client.communicate()
-    assert client.returncode == 130 and "stopped by the keyboard; what was done is kept" in text
+    assert client.returncode == 130 and "interrupted; finished work is kept" in text
     client, fork = training(tmp_path / "another", warm)
     os.kill(fork, signal.SIGKILL)
     assert client.wait() == -signal.SIGKILL
@@ -235,7 +235,7 @@ def test_the_end_of_the_warm_process_ends_its_forks(tmp_path: Path) -> None:
     client, fork = training(tmp_path, process)
     process.stop()
     text, _ = client.communicate()
-    assert client.returncode == 1 and "the warm process is gone" in text
+    assert client.returncode == 1 and "the warm process has ended" in text
     wait_for(lambda: not Path(f"/proc/{fork}").exists() or "State:\tZ" in Path(f"/proc/{fork}/status").read_text())
 
 

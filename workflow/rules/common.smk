@@ -1,4 +1,4 @@
-# What the rules share: the plan (papers x scale -> results -> runs) and where files lie. No paper's arm is named here.
+# Shared by the rules: the plan (papers x scale -> results -> runs) and the places of files. It names no paper's arm.
 import difflib
 import functools
 import hashlib
@@ -24,18 +24,18 @@ from pipelag.runs.kinds import KINDS
 from pipelag.warm import WarmProcess
 from snakemake.cli import get_argument_parser
 
-AHEAD = 60.0  # seconds that a file's date may be ahead of the clock: those of two machines differ by some
+AHEAD = 60.0  # seconds that a file's date may be ahead of the clock, as clocks of two machines differ a little
 TABLES = ("table", "config", "text-claim")  # kinds of results that are tables; the others are figures
 
 
 def refuse(message):
-    """End with one sentence; an exception would be told with the place in this file, where nothing is wrong."""
+    """End with one sentence. Snakemake would report an exception with a line of this file, where nothing is wrong."""
     sys.exit(f"pipelag: {message}")
 
 
 def check_config(config):
-    """Refuse unknown keys of --config with the nearest known, and values that cannot be."""
-    # Of `--config retrain=true`, as YAML writes it, Snakemake makes a string; only `True` becomes a boolean.
+    """Refuse unknown keys of --config, with the nearest known key, and impossible values."""
+    # Snakemake turns `--config retrain=true` into a string; only `True` becomes a boolean.
     config["retrain"] = {"true": True, "false": False}.get(str(config.get("retrain")).lower(), config.get("retrain"))
     try:
         experiments.check_workflow(dict(config))
@@ -44,14 +44,14 @@ def check_config(config):
 
 
 def check_room(folder):
-    """Refuse a place where Snakemake's own records have no room or cannot be written: it would end in tracebacks."""
+    """Refuse a folder in which Snakemake cannot keep its records, as it would fail with a traceback."""
     if shutil.disk_usage(folder).free < progress.LEAST:
         refuse(f"{progress.FULL} of {Path(folder).resolve()}; free some space and start again")
     check_writable(Path(folder, ".snakemake"), "Snakemake keeps its records")
 
 
 def check_writable(folder, what):
-    """Refuse a folder, or if it is to be made one above it, that this user cannot write to. what: is to be there."""
+    """Refuse a folder that this user cannot write to or create. what: the clause that says what goes there."""
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         mend = "make that possible, or work in a clone of your own"
@@ -63,20 +63,20 @@ def plan_of(config, scale):
     plan = {}
     for name in config["papers"]:
         paper = experiments.load_paper(name)
-        check_results(paper)  # a drawing that is missing, a claim misspelt: now, and not hours later
+        check_results(paper)  # a missing drawing or a misspelt claim is reported now, not hours later
         for result in paper.results:
             plan[paper.id, result] = experiments.arms(paper, result, scale)
     return plan
 
 
 def check_names(scale, plan):
-    """Refuse names that are more than a word: they become parts of paths, patterns and commands."""
+    """Refuse names with special characters: they become parts of paths, patterns and commands."""
     names = {f"the scale '{scale.name}'": scale.name}
     for paper, result in plan:
         names |= {f"the paper '{paper}'": paper, f"the result '{result}' of {paper}": result}
     for what, name in names.items():
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-            refuse(f"{what} cannot be called so: its letters may be A-Z, a-z, 0-9, _, . and -, the last two not first")
+            refuse(f"{what} has a name that cannot be used: use only A-Z, a-z, 0-9, _, . and -, the last two not first")
 
 
 def is_done(run_id):
@@ -86,14 +86,14 @@ def is_done(run_id):
 
 
 def only_looks(words):
-    """Whether a command line asks Snakemake for no more than what it would do, or for a picture or a list of that."""
+    """Whether a command line asks only for what Snakemake would do, as a list or a picture, and carries nothing out."""
     asked, _ = get_argument_parser().parse_known_args(words)
     pictures = ("dag", "rulegraph", "filegraph", "d3dag", "report")
     return any(getattr(asked, name) for name in ("dryrun", "lint", "summary", "detailed_summary", "list_rules", *pictures))
 
 
 def run_folders():
-    """Those that are there of the runs asked for, each once; refused where something else is in their place."""
+    """The existing folders of the runs asked for; refuses anything else that is in the place of one."""
     folders = {experiments.run_dir(scale, arm.spec.id) for arms in plan.values() for arm in arms if not arm.left_out}
     there = sorted(folder for folder in folders if os.path.lexists(folder))
     try:
@@ -105,29 +105,32 @@ def run_folders():
 
 
 def set_damaged_aside():
-    """A finished log that is not what its run wrote is made anew; one that is published is refused.
+    """Set aside the summary of a finished run whose log is not what the run wrote, so that the run is repeated.
 
-    Snakemake knows a file by its date alone, and would draw what is left without it. Who only looks is told.
+    Snakemake goes by dates alone, and would draw the results without that log. A published log is refused instead. A
+    call that carries nothing out changes nothing, and prints what would happen.
     """
     for arm in {arm.spec.id: arm for arms in plan.values() for arm in arms if not arm.left_out}.values():
         damaged, folder = Item.of(arm, scale).damaged, experiments.run_dir(scale, arm.spec.id)
         if damaged and trains_nothing:
-            refuse(f"{damaged}, or restore it as it was published (git restore {folder})")
+            refuse(f"{damaged}, or restore the published log (git restore {folder})")
         if damaged and only_looks(sys.argv[1:]):
-            print(f"pipelag: {damaged.split(';')[0]}; a run would set its summary aside and make it anew", file=sys.stderr)
+            print(f"pipelag: {damaged.split(';')[0]}; a run would set its summary aside and repeat it", file=sys.stderr)
         elif damaged:
             summary = folder / "summary.json"
             try:
                 os.replace(summary, summary.with_suffix(".damaged"))
             except OSError as error:
                 refuse(f"{damaged}: its summary cannot be set aside ({error.strerror})")
-            print(f"pipelag: {damaged.split(';')[0]}; its summary was set aside as {summary.stem}.damaged, so that "
-                  "the run is made anew where it is asked for", file=sys.stderr)
+            print(f"pipelag: {damaged.split(';')[0]}; its summary is now {summary.stem}.damaged, so that "
+                  "the run is repeated when a result needs it", file=sys.stderr)
 
 
 def check_dates():
-    """Date files back that are dated ahead of this machine's clock (a clock that was set back, logs of another machine),
-    in their order: Snakemake takes what was made of them for older, however often it is made. Who only looks is told.
+    """Set dates ahead of this machine's clock (it was set back, or logs are from another machine) to now, in order.
+
+    Snakemake would take everything made from such files for out of date, however often it is made. A call that carries
+    nothing out changes nothing, and prints what would happen.
     """
     now = time.time()
     logs = [folder / name for folder in run_folders() for name in ("metrics.jsonl", "summary.json")]
@@ -136,21 +139,21 @@ def check_dates():
     ahead = sorted((path for path, date in dates.items() if date > now + AHEAD), key=dates.get)
     if not ahead:
         return
-    said = f"{len(ahead)} files are dated ahead of this machine's clock, {ahead[-1]} the furthest"
+    said = f"{len(ahead)} files are dated ahead of this machine's clock, the furthest of them {ahead[-1]}"
     if only_looks(sys.argv[1:]):
-        print(f"pipelag: {said}; a run would date them back, to now", file=sys.stderr)
+        print(f"pipelag: {said}; a run would set their dates to now", file=sys.stderr)
         return
     try:
         for number, path in enumerate(ahead, start=1):
             date = now - 0.001 * (len(ahead) - number)
             os.utime(path, (date, date))
     except OSError as error:
-        refuse(f"{said}, and {path} cannot be dated back ({error.strerror}); mend the clock, or touch them")
-    print(f"pipelag: {said}; they are dated back, to now", file=sys.stderr)
+        refuse(f"{said}, and {path} cannot be dated back ({error.strerror}); set the clock right, or touch the files")
+    print(f"pipelag: {said}; their dates are set to now", file=sys.stderr)
 
 
 def log_files(paper, result):
-    """The log files of a result's runs. Of a frozen scale, and of runs left out, only what is there."""
+    """The log files of a result's runs; at a frozen scale, and for runs left out, only those that exist."""
     files = []
     for arm in plan[paper, result]:
         folder = experiments.run_dir(scale, arm.spec.id)
@@ -160,16 +163,16 @@ def log_files(paper, result):
 
 
 def products(paper, result):
-    """The files that drawing a result leaves."""
+    """The files that drawing a result writes."""
     kind = experiments.load_paper(paper).results[result].kind
     ends = ["csv", "md", "tex"] if kind in TABLES else ["pdf", "svg", "png", "csv"]
     return [f"{scale.figures}/{paper}/{result}.{end}" for end in [*ends, "json"]]
 
 
 def drawn_as(wanted):
-    """A pattern for a paper whose result, next in the path, is of a kind that is wanted; one for nothing if there is none.
+    """A pattern for papers with a result of a wanted kind next in the path; one that matches nothing if there is none.
 
-    The same name may be a table in one paper and a figure in another.
+    The same result's name may be a table in one paper and a figure in another.
     """
     results = {}
     for paper, result in plan:
@@ -179,15 +182,17 @@ def drawn_as(wanted):
 
 
 def asked_for(paper, result):
-    """Whether a call for everything makes this result: not an optional one, before it has been made by its name."""
+    """Whether a call for everything makes this result. An optional result is made by its name first."""
     logged = [is_done(arm.spec.id) for arm in plan[paper, result] if not arm.left_out]
     return (bool(logged) and all(logged)) or not experiments.load_paper(paper).results[result].optional
 
 
 def digest_of(paper, result):
-    """Changes when what the config says of a result changes, or a scale of its runs, or the code that draws and judges
-    it, so that it is drawn again. With it the paper's other printed numbers, which it may show beside its own, and its
-    runs at the paper's scale, of which it says how far these fall short."""
+    """A hash that changes, so that the result is drawn again, with all that it shows beside its logs.
+
+    That is: its entry in the config, its runs at this scale, the code that draws and judges it, the paper's other
+    printed numbers, and its runs at the paper's scale, with which its runs are compared.
+    """
     of = experiments.load_paper(paper)
     content = [of.results[result].model_dump_json(exclude={"optional"})]
     content += [repr((arm.spec.id, arm.left_out, arm.note)) for arm in plan[paper, result]]
@@ -197,12 +202,12 @@ def digest_of(paper, result):
     return hashlib.sha256("".join(content).encode()).hexdigest()[:12]
 
 
-code_of = functools.cache(drawing_code)  # of a paper, once for all its results
+code_of = functools.cache(drawing_code)  # computed once per paper, for all its results
 
 
 def head_digest():
-    """Changes when what the site says beside its records does: names and citations of papers, what the scale is,
-    docs/ambiguities.md; or the code that makes it."""
+    """A hash that changes with what the site shows beside the records: names and citations of papers, the scale's title
+    and note, docs/ambiguities.md, and the code that makes the site."""
     said = {"title", "short", "year", "citation"}
     heads = [experiments.load_paper(name).model_dump_json(include=said) for name in config["papers"]]
     heads += [scale.title, scale.note]
@@ -212,9 +217,9 @@ def head_digest():
 
 
 def data_of(wildcards):
-    """The stamp of the data set that a run reads, where it has to be fetched.
+    """The stamp of the data set that a run reads, if the set has to be fetched.
 
-    A finished run asks for none that is not there: fetching for another run must not make it again.
+    A finished run does not ask for a missing stamp: a fetch for another run must not repeat it.
     """
     name = runs[wildcards.id].data_set
     if name not in fetched:
@@ -224,18 +229,18 @@ def data_of(wildcards):
 
 
 def threads_of(wildcards):
-    """Timing runs take all cores; training runs what the config gives each."""
+    """All cores for a run that measures times; `threads_per_run` of the config for others."""
     return workflow.cores or 1 if KINDS[runs[wildcards.id].kind].times else config["threads_per_run"]
 
 
 def gpus_of(wildcards):
-    """GPUs to ask a cluster for: one for each real worker; none for a run that uses none."""
+    """GPUs to ask a cluster for: one per worker, or none for a run that uses none."""
     spec = runs[wildcards.id]
     return spec.workers if has_gpu and KINDS[spec.kind].on_gpu else 0
 
 
 def gpu_share_of(wildcards):
-    """Percent of a GPU: training runs share one, timing runs want it alone; nothing without a GPU."""
+    """Percent of a GPU: training runs share one, runs that measure times have it alone; 0 without a GPU."""
     kind = KINDS[runs[wildcards.id].kind]
     if not has_gpu or not kind.on_gpu:
         return 0
@@ -243,14 +248,14 @@ def gpu_share_of(wildcards):
 
 
 def is_file(word):
-    """Whether a word of the command line names a file, or a folder that is there."""
+    """Whether a word of the command line names a file, or an existing folder."""
     return "." in word or "/" in word or Path(word).exists()
 
 
 def check_targets(words):
-    """Refuse a word of the command line that begins like a paper's result and is none, with the nearest result.
+    """Refuse a word of the command line that looks like a paper's result and is not one, and name the nearest result.
 
-    A file is none: `--report stale_weights_report.zip`, `--directory pipedream_copy`.
+    Files are left alone: `--report stale_weights_report.zip`, `--directory pipedream_copy`.
     """
     names = [f"{paper}_{result}" for paper, result in plan]
     for word in words:
@@ -260,7 +265,7 @@ def check_targets(words):
 
 
 def name_runs():
-    """Tell the logger what each run is for: the first of the results that show it."""
+    """Give the logger a name for each run: the first result that shows it, with labels and seed."""
     for (paper, result), its_arms in plan.items():
         for arm in its_arms:
             words = dict.fromkeys([f"{paper} {result}", *arm.labels.values(), f"seed {arm.seed}"])
@@ -284,22 +289,22 @@ trains_nothing = scale.frozen and not config["retrain"]
 check_dates()
 set_damaged_aside()
 if not only_looks(sys.argv[1:]):
-    check_writable(Path("results", scale.name, "logs"), "jobs log")
+    check_writable(Path("results", scale.name, "logs"), "jobs write their logs")
     check_writable(Path(scale.figures), "results are drawn")
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
 name_runs()
 runs_folder = str(experiments.run_dir(scale, "x").parent)
-# Data that ships with pipelag or is generated needs no fetching.
+# Data sets that come with pipelag or are generated are not fetched.
 fetched = sorted({*manifest.names()} & {s.data_set for s in runs.values()})
-# A paper whose results are all optional has no page before one of them has been made.
+# A paper whose results are all optional has no page until one of them is made.
 shown = [name for name in config["papers"] if any(paper == name and asked_for(paper, result) for paper, result in plan)]
 reports = [f"{scale.figures}/{name}.pdf" for name in shown]
 reports += [f"{scale.figures}/pipelag.pdf"] if len(shown) > 1 else []
 tables, figures = drawn_as(lambda kind: kind in TABLES), drawn_as(lambda kind: kind not in TABLES)
 
 
-# `pipelag` in the rules is that of the interpreter that runs snakemake, activated environment or not: a fork of the warm
-# process, which the Snakefile starts, or, on another machine, a process of its own.
+# `pipelag` in the rules belongs to the interpreter that runs snakemake, whether or not its environment is activated. It
+# is a fork of the warm process that the Snakefile starts or, on another machine, a process of its own.
 job = f"{shlex.quote(sys.executable)} -S -I {shlex.quote(client.__file__)}"
 shell.prefix(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; pipelag() {{{{ {job} \"$@\"; }}}}; ")
 

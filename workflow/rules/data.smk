@@ -1,4 +1,4 @@
-# Data sets: mirrors first (PIPELAG_MIRROR), then the network; the stamp says which release was found.
+# Data sets: from a mirror (PIPELAG_MIRROR) or else the network. The stamp says which release was found.
 rule fetch:
     output:
         "results/data/{name}.txt",

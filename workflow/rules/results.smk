@@ -1,4 +1,4 @@
-# Results: logs -> tables and figures with verdicts, one job each; then the reports and the site that gather them.
+# Results: one job draws a table or figure from its logs and judges its claims; the reports and the site gather them.
 rule table:
     input:
         logs=lambda wildcards: log_files(wildcards.paper, wildcards.result),
@@ -18,7 +18,7 @@ rule table:
         f"results/{scale.name}/logs/{{paper}}_{{result}}.log",
     wildcard_constraints:
         paper=tables,
-    priority: 1  # as soon as its logs are there: what is ready and waits is looked at again for every job
+    priority: 1  # draw as soon as the logs exist: the scheduler looks at every waiting job again after each job
     conda:
         "../envs/pipelag.yaml"
     shell:
@@ -53,7 +53,7 @@ rule figure:
         " --published={params.published:q} > {log:q} 2>&1 || {{ tail -n 20 {log:q} >&2; exit 1; }}"
 
 
-# The site and the typeset reports are made of the records, side by side: the site links to the reports' places.
+# The site and the typeset reports are made from the records at the same time; the site links to the reports' paths.
 rule reports:
     input:
         [file for paper, result in plan if asked_for(paper, result) for file in products(paper, result)],
@@ -103,7 +103,7 @@ rule:
 
 
 # A target per paper and one per result: `stale_weights`, `stale_weights_table_2`. They ask for the logs too, so that a
-# deleted log is made again even where what was drawn from it is still there.
+# deleted log is made again even if the figure drawn from it still exists.
 for paper_name in config["papers"]:
 
     rule:

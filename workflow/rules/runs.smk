@@ -1,6 +1,6 @@
-# Runs: one job each, whatever its kind. What is in partial/ is no output, so a killed run goes on from its checkpoint.
-# The device is a resource, no param: a finished run stands, and its log says where it ran, also when the next call names
-# another.
+# Runs: one job each, of any kind. The folder partial/ is not an output, so a killed run continues from its checkpoint.
+# The device is a resource and not a param: a finished run is not repeated when a later call names another device; its
+# log says where it ran.
 if not trains_nothing:
 
     rule run:

@@ -1,5 +1,5 @@
-# docs/scale.md from the logs of at_scale: the tables that the digest writes into it, and its figures. It has no output that
-# would be taken away first, so it looks whenever it is called.
+# docs/scale.md from the logs of at_scale: its figures, and the tables that `pipelag digest` writes into it. The rule
+# names no output, as Snakemake would remove it first; so it runs whenever it is called.
 if "at_scale" in config["papers"]:
 
     rule scale:

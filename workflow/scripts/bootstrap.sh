@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Make the virtual environment from the locks. Usage: bootstrap.sh FOLDER
 #
-# PIPELAG_TORCH_INDEX: an index that has torch and torchvision in a smaller build, such as one for the CPU. They come from
-# there in the locked versions, unhashed (the lock knows PyPI's files alone), and what CUDA needs is left out.
+# PIPELAG_TORCH_INDEX: a package index with a smaller build of torch and torchvision, such as one for CPUs. The locked
+# versions are taken from there, without hashes (the lock has those of PyPI's files), and CUDA's packages are left out.
 set -euo pipefail
 venv=$1
 envs=$(dirname "$0")/../envs
 
 python=""
-for before in "(3, 14)" "(4,)"; do # a newer Python lacks wheels: where there is no other
+for before in "(3, 14)" "(4,)"; do # a newer Python lacks wheels, so it is the last choice
   for candidate in python3 python3.11 python3.12 python3.13; do
     [ -n "$python" ] && break
     if "$candidate" -c "import sys; raise SystemExit(not (3, 11) <= sys.version_info < $before)" 2>/dev/null; then
@@ -17,7 +17,7 @@ for before in "(3, 14)" "(4,)"; do # a newer Python lacks wheels: where there is
   done
 done
 if [ -z "$python" ]; then
-  echo "pipelag needs Python 3.11 or newer, and neither python3 nor python3.11 to python3.13 is that: install one" >&2
+  echo "pipelag needs Python 3.11 or newer, but neither python3 nor python3.11 to python3.13 is one: install Python 3.11 to 3.13" >&2
   exit 1
 fi
 
@@ -25,11 +25,11 @@ exec 9>"$venv.lock"
 if command -v flock >/dev/null; then flock 9; fi
 made_from=(requirements.lock pyproject.toml "$envs"/{uv,fairseq-build,fairseq}.lock) # as the Makefile has it
 if [ -f "$venv/.installed" ] && [ -z "$(find "${made_from[@]}" -newer "$venv/.installed")" ]; then
-  exit 0 # another make, waited for above, has just done it
+  exit 0 # another make, which was waited for above, has just made it
 fi
 
 if [ -n "${PIPELAG_TORCH_INDEX:-}" ]; then
-  echo "making $venv with $("$python" --version): torch from \$PIPELAG_TORCH_INDEX; all else is about 0.7 GB on disk"
+  echo "making $venv with $("$python" --version): torch from \$PIPELAG_TORCH_INDEX; everything else takes about 0.7 GB on disk"
 else
   echo "making $venv with $("$python" --version): torch with CUDA, about 3 GB to download and 6.5 GB on disk"
 fi
@@ -37,14 +37,14 @@ fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$envs/uv.lock"
 install() { "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" "$@"; }
 
-# fairseq first: with torch in sight its build wants CUDA's compiler.
+# fairseq comes first: once torch is installed, its build asks for CUDA's compiler.
 if "$venv/bin/python" -c 'import importlib.util as u; raise SystemExit(u.find_spec("fairseq") is None)'; then
-  : # it is there
+  : # it is installed already
 elif ! command -v "${CXX:-g++}" >/dev/null && ! command -v c++ >/dev/null; then
-  echo "no C++ compiler (g++) is here, so fairseq is left out: what trains its network says so; install one and remove $venv to have it" >&2
+  echo "there is no C++ compiler (g++), so fairseq is left out, and results that train its network say so; to have it, install a compiler, remove $venv and run make again" >&2
 elif ! { install --require-hashes -r "$envs/fairseq-build.lock" &&
   install --require-hashes --no-deps --no-build-isolation -r "$envs/fairseq.lock"; }; then
-  echo "fairseq could not be built, so it is left out: what trains its network says so" >&2
+  echo "fairseq could not be built, so it is left out, and results that train its network say so" >&2
 fi
 if [ -n "${PIPELAG_TORCH_INDEX:-}" ]; then
   rest=$(mktemp)
@@ -53,13 +53,13 @@ if [ -n "${PIPELAG_TORCH_INDEX:-}" ]; then
   install --require-hashes --no-deps -r "$rest"
   mapfile -t torch < <(grep -oE '^torch(vision)?==[^ ]+' requirements.lock)
   if ! install --no-deps --default-index "$PIPELAG_TORCH_INDEX" "${torch[@]}"; then
-    echo "\$PIPELAG_TORCH_INDEX has no ${torch[*]} for this Python: name an index that has both, or none, for PyPI's with CUDA" >&2
+    echo "\$PIPELAG_TORCH_INDEX has no ${torch[*]} for this Python: name an index that has both, or unset it to install PyPI's with CUDA" >&2
     exit 1
   fi
 else
   install --require-hashes -r requirements.lock
 fi
 install --no-deps --no-build-isolation -e .
-# Containers often set PYTHONDONTWRITEBYTECODE: without compiled modules every process would compile torch's anew, for seconds
-"$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python3*/site-packages src >/dev/null 2>&1 || true # templates do not compile
+# Containers often set PYTHONDONTWRITEBYTECODE; without compiled modules every process compiles torch's, for seconds
+"$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python3*/site-packages src >/dev/null 2>&1 || true # some templates do not compile
 touch "$venv/.installed"

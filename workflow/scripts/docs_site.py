@@ -1,4 +1,4 @@
-"""What mkdocs asks when it builds the site: pages made of the README, the library's names and the papers' citations."""
+"""Hooks with which mkdocs builds the site: pages from the README, the library's names and the papers' citations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MORE = {
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that no file in docs/ holds, and the figures that pages show."""
+    """Add the pages that are not files in docs/, and the figures that pages show."""
     from mkdocs.structure.files import File
 
     readme = (ROOT / "README.md").read_text()
@@ -35,7 +35,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links to files of the repository that are no pages become their text."""
+    """Replace links to files of the repository that are not pages by the links' text."""
 
     def link_or_text(link: re.Match[str]) -> str:
         target = link[2].partition("#")[0]
@@ -46,7 +46,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def api() -> str:
-    """The library's public names, by the module that they are from, and some more."""
+    """The API page: the library's public names by module, and those of `MORE`."""
     tree = ast.parse((ROOT / "src/pipelag/__init__.py").read_text())
     homes = next(
         ast.literal_eval(node.value)
@@ -77,7 +77,7 @@ def citing() -> str:
 
 
 def entry(key: str, kind: str, title: str, authors: list[str], year: int, **more: Any) -> str:
-    """One entry of BibTeX; capitals of the title stay."""
+    """A BibTeX entry; braces keep the title's capitals."""
     fields = {"title": f"{{{title}}}", "author": " and ".join(authors), "year": year, **more}
     lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
     return "\n".join([f"@{kind}{{{key},", *lines, "}", ""])

@@ -1,7 +1,7 @@
-"""The published figures that are committed, so that they can be seen before anything has run: `make headline`.
+"""`make headline`: draw the committed figures, which can be seen before anything has run.
 
-A figure or two of each paper, of those that have logs under results/published, drawn as the workflow draws them; beside
-them a page with each caption, its claims' verdicts and the command that makes it again.
+They are a few figures of each paper with logs under results/published, drawn as the workflow draws them, and a page
+with each caption, the verdicts on its claims, and the command that makes it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipelag.results.loading import load_results
 from pipelag.results.verdict import verdicts
 
 DEVICE = "cpu"
-# Trained on real data where a paper has such a figure; else what its schedules and plans say.
+# Figures of trainings on real data where a paper has some, and else of its schedules and plans.
 HEADLINES = {
     "leaderboard": ("figure_1", "figure_2", "figure_3"),
     "stale_weights": ("figure_5a", "figure_5c", "control_curves", "figure_6", "figure_7"),
@@ -32,8 +32,10 @@ HEADLINES = {
 }
 HEAD = """# Headline figures
 
-Drawn from the logs under `results/published/{device}` by `make headline`, which writes this page too; all others:
-`make show`. What the claims beside them rest on is in [docs/results.md](../../docs/results.md).
+`make headline` draws these figures from the logs under `results/published/{device}` and writes this page; `make show`
+draws all the others. Below each figure are its claims, each with its verdict and the numbers behind it, and the command
+that draws the figure again. [docs/judging.md](../../docs/judging.md) explains how claims are judged, and
+[docs/results.md](../../docs/results.md) lists all that fail.
 """
 
 
@@ -43,7 +45,7 @@ def name_of(paper: str, result: str) -> str:
 
 
 def main(out: Path) -> None:
-    """Draw them into a folder, and write its page."""
+    """Draw the figures into a folder, and write its page."""
     page = [HEAD.format(device=DEVICE)]
     scale = load_scale("published", DEVICE)
     for name, results in HEADLINES.items():
@@ -59,13 +61,13 @@ def main(out: Path) -> None:
 
 
 def in_few_colours(png: Path) -> None:
-    """A picture in 256 colours, more than a chart has: it takes half of the room in the repository."""
+    """Reduce a picture to 256 colours, more than a chart has, which halves its size in the repository."""
     with Image.open(png) as image:
         image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, optimize=True)
 
 
 def section(context: Context, file: str) -> str:
-    """A figure with what is said of it."""
+    """The page's section on a figure: picture, caption, verdicts, command."""
     title = f"{context.paper.short}, {title_of(context.paper, context.name)}"
     command = f"snakemake --cores all --config scale=published published={DEVICE} -- {file}"
     judged = [f"* “{one.text}” **{one.verdict}**: {' '.join(one.why.split())}" for one in verdicts(context)]

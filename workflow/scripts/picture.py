@@ -1,7 +1,7 @@
-"""The picture at the head of the README, from the suite itself: `make picture` writes docs/images/staleness.svg.
+"""`make picture`: draw the picture at the head of the README, docs/images/staleness.svg.
 
-Above, the schedule of the stale-weights paper with the version that each pass reads; below, from the logs under
-results/published, what networks trained so lose, against how late their first stage's weights are.
+Above is the schedule of the stale-weights paper, with the version of the weights that each pass reads. Below, from the
+logs under results/published, is the accuracy that networks lose, against how late their first stage's weights are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipelag.results.judging import Difference, by_seed
 from pipelag.results.stale_weights.reading import BASELINE, CONTROL
 from pipelag.runs.kinds.timeline import rows_of
 
-STAGES, MINIBATCHES, FOLLOWED = 4, 10, 6  # the minibatch that is drawn strongly, from 0
+STAGES, MINIBATCHES, FOLLOWED = 4, 10, 6  # FOLLOWED: the minibatch that is highlighted, counted from 0
 
 
 def main(out: Path) -> None:
@@ -31,7 +31,7 @@ def main(out: Path) -> None:
 
 
 def pipeline(axes: Any) -> None:
-    """Four stages, a minibatch followed: W_v is the version that is read."""
+    """Four stages, with one minibatch highlighted; W_v is the version that a pass reads."""
     method = methods.get("stale_weights")
     rows = rows_of(method.schedule(STAGES, MINIBATCHES), method)
     late = method.delays(STAGES).forward[0]

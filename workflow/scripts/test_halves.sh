@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests, in two halves side by side that take equally long: most tests keep one core busy. `make test` and CI call
-# it; its words go to pytest. The second half's output comes at the end, and is in half.log.
+# Run all tests, in two halves of about equal length side by side, as most tests keep only one core busy. `make test`
+# and CI call it; its arguments go to pytest. The second half's output is in half.log, and is printed at the end.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
@@ -8,7 +8,7 @@ second=(tests/{results,experiments,report,theory,partitioner,models,simulate,sta
 
 "$python" -m pytest -q "$@" "${second[@]}" > half.log 2>&1 &
 half=$!
-trap 'kill "$half" 2>/dev/null' EXIT # the keyboard's signal does not reach what a script has in the background
+trap 'kill "$half" 2>/dev/null' EXIT # Ctrl-C does not reach a script's background jobs
 failed=0
 "$python" -m pytest -q "$@" tests "${second[@]/#/--ignore=}" || failed=1
 wait "$half" || failed=1

@@ -1,4 +1,4 @@
-"""`pipelag advise`: every method for a model on a cluster, timed, with memory, staleness and loss of accuracy."""
+"""`pipelag advise`: compare all methods for a model on a cluster: throughput, memory, staleness, accuracy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pipelag.runs.spec import DataSpec
 from pipelag.timing.by_batch import Profiles
 from pipelag.typed import MOST_BATCH, MOST_STEPS, mistake
 
-RATES = {"sgd": {"lr": 0.1, "momentum": 0.9}}  # of a run that is told no rate; those of Adam's kin below
+RATES = {"sgd": {"lr": 0.1, "momentum": 0.9}}  # where no rate is given; others, such as Adam, have 0.001
 STEPS = 1000
 FORMATS = ("md", "csv", "json", "tex")
 
@@ -38,41 +38,66 @@ FORMATS = ("md", "csv", "json", "tex")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "profile", help="a profile that pipelag saved (.jsonl), PipeDream's graph.txt, or a registered model by name"
+        "profile", help="a profile saved by pipelag (.jsonl), PipeDream's graph.txt, or the name of a registered model"
     )
     parser.add_argument(
-        "--cluster", type=Path, required=True, help="a YAML file: levels of {workers, bandwidth, latency}"
+        "--cluster", type=Path, required=True, help="the cluster as YAML: levels of {workers, bandwidth, latency}"
     )
-    parser.add_argument("--batch", type=whole(1, MOST_BATCH), help="samples of a minibatch (of a model: the papers')")
-    parser.add_argument("--profiled", type=whole(1, MOST_BATCH), help="samples that a profile's file is of (--batch)")
-    parser.add_argument("--sheet", default="v100", help="the device whose data sheet times a model (v100)")
+    parser.add_argument(
+        "--batch", type=whole(1, MOST_BATCH), help="samples per minibatch (default for a model: as in the papers)"
+    )
+    parser.add_argument(
+        "--profiled",
+        type=whole(1, MOST_BATCH),
+        help="samples with which a profile's file was measured (default: --batch)",
+    )
+    parser.add_argument("--sheet", default="v100", help="device whose data sheet gives a model's times (default: v100)")
     parser.add_argument("--options", help="the model's options as YAML or JSON: '{width: 0.5}'")
-    parser.add_argument("--data", help="the model's data set: for its inputs, and for --config")
+    parser.add_argument("--data", help="the model's data set, for its inputs and for --config")
     parser.add_argument(
-        "--optimizer", default="sgd", help="a name, or as in a run's config: '{name: adamw, lr: 0.001}' (sgd)"
-    )
-    parser.add_argument("--microbatches", type=whole(1, 65536), help="of methods that split minibatches (the stages)")
-    parser.add_argument("--memory", type=number(above=0), help="bytes of a GPU (the cluster's, or the data sheet's)")
-    parser.add_argument(
-        "--one-minibatch", action="store_true", help="only plans whose every update is of one minibatch"
-    )
-    parser.add_argument("--accept", type=number(least=0), help="points of accuracy that may be lost (any)")
-    parser.add_argument(
-        "--from", dest="sources", nargs="+", default=["leaderboard"], help="whose logs say what is lost (leaderboard)"
+        "--optimizer", default="sgd", help="a name, or as in a run's config: '{name: adamw, lr: 0.001}' (default: sgd)"
     )
     parser.add_argument(
-        "--scale", nargs="+", default=["published", "quick"], help="scales whose logs are read (published quick)"
+        "--microbatches",
+        type=whole(1, 65536),
+        help="microbatches of methods that split minibatches (default: one per stage)",
     )
-    parser.add_argument("--published", default=USUAL, help="the device folder of the published scale")
-    parser.add_argument("--format", choices=FORMATS, default="md", help="of what is printed (md)")
-    parser.add_argument("--plot", type=Path, help="draw throughput against memory here: .svg, .pdf or .png")
-    parser.add_argument("--config", type=Path, help="write the advised method as a run's config here: .yaml")
-    parser.add_argument("--model", help="the registered model that a profile's file is of, for --config")
-    parser.add_argument("--steps", type=whole(1, MOST_STEPS), help=f"of the run in --config ({STEPS:,})")
+    parser.add_argument(
+        "--memory",
+        type=number(above=0),
+        help="bytes of memory per GPU (default: of the cluster's file, or else the data sheet)",
+    )
+    parser.add_argument(
+        "--one-minibatch", action="store_true", help="only plans in which every update is of one minibatch"
+    )
+    parser.add_argument(
+        "--accept", type=number(least=0), help="points of accuracy that may be lost (default: any number)"
+    )
+    parser.add_argument(
+        "--from",
+        dest="sources",
+        nargs="+",
+        default=["leaderboard"],
+        help="papers whose logs give the loss of accuracy (default: leaderboard)",
+    )
+    parser.add_argument(
+        "--scale",
+        nargs="+",
+        default=["published", "quick"],
+        help="scales whose logs are read (default: published quick)",
+    )
+    parser.add_argument(
+        "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
+    )
+    parser.add_argument("--format", choices=FORMATS, default="md", help="format of the printed table (default: md)")
+    parser.add_argument("--plot", type=Path, help="draw throughput against memory to this .svg, .pdf or .png file")
+    parser.add_argument("--config", type=Path, help="write a run's config with the advised method to this .yaml file")
+    parser.add_argument("--model", help="the registered model of a profile's file, for --config")
+    parser.add_argument("--steps", type=whole(1, MOST_STEPS), help=f"steps of the run in --config (default: {STEPS:,})")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Read, time, rank, print."""
+    """Time all methods, rank them, and print the table and the advice."""
     check(args)
     cluster, optimizer = Cluster.load(args.cluster), optimizer_of(args.optimizer)
     network, model, notes = asked_of(args)
@@ -83,7 +108,7 @@ def main(args: argparse.Namespace) -> int:
     rows = ranked(best(timed), evidence, args.accept, optimizer.name, model or "")
     advice = verdict(rows, args.accept, ground.memory)
     content = printed(args, rows, without, [*notes, *found_notes], advice)
-    print(content, end="")  # first: what took its time is not lost where a file cannot be written
+    print(content, end="")  # before files are written, which may fail
     if args.config is not None:
         write_config(args, rows, optimizer, advice)
     if args.plot is not None:
@@ -94,32 +119,32 @@ def main(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> None:
     """Refuse names of files that cannot be written, before anything is computed."""
     if args.plot is not None and args.plot.suffix not in DRAWN:
-        raise PipelagError(f"'{args.plot}' is no file for a plot; its name must end in .pdf, .svg or .png")
+        raise PipelagError(f"'{args.plot}' cannot be a plot; its name must end in .pdf, .svg or .png")
     if args.config is not None and args.config.suffix not in (".yaml", ".yml"):
-        raise PipelagError(f"'{args.config}' is no file for a run's config; its name must end in .yaml")
+        raise PipelagError(f"'{args.config}' cannot be a run's config; its name must end in .yaml")
     if args.config is not None and not args.data:
-        raise PipelagError("a run's config needs a data set; name it by --data, such as --data shapes")
+        raise PipelagError("--config needs a data set; name one with --data, such as --data shapes")
     if args.config is not None and is_file(args.profile) and not args.model:
-        raise PipelagError("a run's config needs the model that the profile is of; name it by --model")
+        raise PipelagError("--config needs the model of the profile; name it with --model")
     if args.config is None and args.steps is not None:
-        raise PipelagError("--steps are of the run in --config, which is not asked for; leave them out")
+        raise PipelagError("--steps applies to the run in --config, which is not given; leave it out")
     if is_file(args.profile):
         if args.options is not None or (args.data is not None and args.config is None):
             name = "--options" if args.options is not None else "--data"
-            raise PipelagError(f"{name} is of a registered model, and '{args.profile}' is a file; leave it out")
+            raise PipelagError(f"{name} applies to a registered model, and '{args.profile}' is a file; leave it out")
         if args.model is not None:
             check_model(args.model, {}, models())
     elif args.model is not None:
-        raise PipelagError(f"--model is of a profile's file, and '{args.profile}' is a model; leave it out")
+        raise PipelagError(f"--model applies to a profile's file, and '{args.profile}' is a model; leave it out")
 
 
 def is_file(text: str) -> bool:
-    """Whether a profile is named by its file."""
+    """Whether the text names a file and not a model."""
     return Path(text).suffix in (".jsonl", ".txt") or "/" in text or Path(text).exists()
 
 
 def optimizer_of(text: str) -> OptimizerSpec:
-    """By name, with a usual rate, or as in a config."""
+    """An optimizer by its name, with a usual rate, or as in a config."""
     content = yaml_of(text, "--optimizer")
     if isinstance(content, str):
         content = {"name": content} | RATES.get(content, {"lr": 0.001})
@@ -130,26 +155,29 @@ def optimizer_of(text: str) -> OptimizerSpec:
 
 
 def asked_of(args: argparse.Namespace) -> tuple[Subject | None, str | None, list[str]]:
-    """The model where one is named by the profile, its name where it is known, and notes for the table."""
+    """The model, if the profile is given by one; its name, if known; and notes for the table."""
     data = DataSpec(name=args.data) if args.data else None
     if is_file(args.profile):
         return None, args.model, []
-    notes = [f"Times: the {args.sheet}'s data sheet, every operator as fast as it allows."]
+    notes = [f"Times are from the data sheet of {args.sheet}: every operator is as fast as the device allows."]
     return subject(args.profile, options_of(args.options, "--options"), data), args.profile, notes
 
 
 def profiles_of(args: argparse.Namespace, network: Subject | None, notes: list[str]) -> tuple[Profiles, int]:
-    """Profiles for passes of any size, and the samples of a minibatch."""
-    read = read_profile(Path(args.profile)) if network is None else None  # a file that is not there is told of first
+    """Profiles for any number of samples, and the samples per minibatch."""
+    read = read_profile(Path(args.profile)) if network is None else None  # a missing file is reported first
     batch: int | None = args.batch or args.profiled or (network.batch if network is not None else None)
     if batch is None:
-        raise PipelagError("how many samples a minibatch has is not given; say --batch, such as --batch 64")
+        raise PipelagError("the samples per minibatch are not known; give them with --batch, such as --batch 64")
     if read is None:
         assert network is not None
         return Profiles(network.by_sheet(args.sheet), network.sample_bytes), batch
     profile, merged = read
     of = args.profiled or batch
-    notes += [*merged, f"The profile is taken to be of {of} samples, and to grow in proportion with them."]
+    notes += [
+        *merged,
+        f"The profile is taken to be of {of} samples; times and sizes grow in proportion to the samples.",
+    ]
     return Profiles(lambda samples: profile.scaled(samples / of), scaled=True), batch
 
 
@@ -161,7 +189,7 @@ def ground_of(
     batch: int,
     optimizer: OptimizerSpec,
 ) -> Ground:
-    """What all methods share. Copying weights is free, as `pipelag partition` has it."""
+    """What all methods share. Copying weights is free, as in `pipelag partition`."""
     from pipelag.timing.sheets import data_sheet
 
     sheet = data_sheet(args.sheet)
@@ -171,7 +199,7 @@ def ground_of(
 
 
 def evidence_of(args: argparse.Namespace) -> tuple[list[Evidence], list[str]]:
-    """What the logs say, and a note where there are none to read."""
+    """The losses of accuracy in the logs, and a note where there are no logs."""
     try:
         known = papers()
     except PipelagError as error:
@@ -186,13 +214,13 @@ def evidence_of(args: argparse.Namespace) -> tuple[list[Evidence], list[str]]:
     ]
     logs = list(gathered([load_paper(name) for name in args.sources], scales))
     where = f"{' and '.join(args.sources)} at the scales {' and '.join(args.scale)}"
-    return logs, [] if logs else [f"There are no logs of {where}: `snakemake leaderboard_table_1` makes some."]
+    return logs, [] if logs else [f"There are no logs of {where}; `snakemake leaderboard_table_1` makes some."]
 
 
 def printed(
     args: argparse.Namespace, rows: list[Ranked], without: dict[str, str], notes: list[str], advice: str
 ) -> str:
-    """What goes to stdout."""
+    """The table and the advice, in the format asked for."""
     if args.format == "json":
         content = {
             "advice": advice,
@@ -210,7 +238,7 @@ def printed(
 
 
 def draw(rows: list[Ranked], accept: float | None, memory: float, out: Path) -> None:
-    """The plot."""
+    """Draw throughput against memory."""
     from pipelag.report.style import save
     from pipelag.report.tradeoff import Point, tradeoff
 
@@ -229,9 +257,9 @@ def draw(rows: list[Ranked], accept: float | None, memory: float, out: Path) -> 
 
 
 def write_config(args: argparse.Namespace, rows: list[Ranked], optimizer: OptimizerSpec, advice: str) -> None:
-    """The advised method as a run, read again as `pipelag run` reads it."""
+    """Write the advised method as a run's config, and check it as `pipelag run` does."""
     if not rows or not rows[0].accepted(args.accept):
-        raise PipelagError(f"there is no config to write: {advice}")
+        raise PipelagError(f"there is no method to write a config for: {advice}")
     import yaml
 
     content = config_of(args, rows[0], optimizer)
@@ -242,7 +270,7 @@ def write_config(args: argparse.Namespace, rows: list[Ranked], optimizer: Optimi
 
 
 def config_of(args: argparse.Namespace, row: Ranked, optimizer: OptimizerSpec) -> dict[str, Any]:
-    """The run of a choice, on real workers."""
+    """The config of a run with this choice, on real workers."""
     one, name = row.choice, args.model if is_file(args.profile) else args.profile
     network = subject(name, options_of(args.options, "--options"), DataSpec(name=args.data))
     together = max(one.updates) if one.method.data_parallel else 1  # its replicas divide the minibatch

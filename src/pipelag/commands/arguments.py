@@ -1,4 +1,4 @@
-"""Types of arguments, for argparse: what is out of range is refused with the range."""
+"""Types of arguments for argparse, which refuse values out of range and name the range."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"'{text[:40]}' is no whole number") from error
+            raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a whole number") from error
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text[:40]} is out of range; give {least} to {most:,}")
         return value
@@ -23,19 +23,19 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
-    """A row of whole numbers in a range, with commas between them."""
+    """Whole numbers in a range, separated by commas."""
     one = whole(least, most)
     return lambda text: tuple(map(one, text.split(",")))
 
 
 def number(above: float = -inf, least: float = -inf) -> Callable[[str], float]:
-    """A finite number above one bound, and from another on."""
+    """A finite number that is above `above` and at least `least`."""
 
     def read(text: str) -> float:
         try:
             value = float(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"'{text[:40]}' is no number") from error
+            raise argparse.ArgumentTypeError(f"'{text[:40]}' is not a number") from error
         if not isfinite(value) or value <= above or value < least or abs(value) > 1e12:
             bound = f"above {above:g}" if above > -inf else f"from {least:g} on"
             raise argparse.ArgumentTypeError(f"{text[:40]} is out of range; give a number {bound}, at most 1e12")

@@ -43,11 +43,25 @@ LONG = 260  # characters of a reason; the page has all of it
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("document", type=Path, help="a Markdown file with the two marks")
-    parser.add_argument("--scale", default="published", help="quick, standard, paper or published (default: published)")
-    parser.add_argument("--published", default=USUAL, help="the device folder of the published scale")
-    parser.add_argument("--tables", nargs="*", default=SHOWN, metavar="PAPER.RESULT", help="tables to write as well")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the document says otherwise")
+    parser.add_argument(
+        "document", type=Path, help="a Markdown file with the marks <!-- digest --> and <!-- end of digest -->"
+    )
+    parser.add_argument(
+        "--scale", default="published", help="a scale: quick, standard, paper or published (default: published)"
+    )
+    parser.add_argument(
+        "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tables",
+        nargs="*",
+        default=SHOWN,
+        metavar="PAPER.RESULT",
+        help="tables to write too (default: stale_weights.table_2 and pipedream.table_1)",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if the document differs from the logs"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -58,13 +72,13 @@ def main(args: argparse.Namespace) -> int:
     begins = list(BEGINS.finditer(new))
     if begins or evidence.BEGIN not in text:
         if len(begins) != 1 or new.count(END) != 1 or new.index(END) < begins[0].end():
-            raise PipelagError(f"{args.document} needs the marks {BEGIN} (or {BRIEF}) and {END}, once each, in turn")
+            raise PipelagError(
+                f"{args.document} needs the marks {BEGIN} (or {BRIEF}) and {END}, exactly once each and in this order"
+            )
         before, after = new[: begins[0].start()], new[new.index(END) + len(END) :]
         new = f"{before}{begins[0][0]}\n\n{content_of(begins[0][1], args.tables, scale)}\n{END}{after}"
     if args.check and new != text:
-        raise PipelagError(
-            f"{args.document} says other numbers than the logs; write them anew: pipelag digest {args.document}"
-        )
+        raise PipelagError(f"{args.document} does not say what the logs say; update it: pipelag digest {args.document}")
     if new != text:
         write_whole(args.document, new)
     return 0
@@ -90,7 +104,7 @@ def digest(scale: Scale, tables: Sequence[str]) -> str:
     for name, pairs in failing.items():
         if pairs:
             paper = load_paper(name)
-            lines += [f"**What fails of {paper.short}:**", ""]
+            lines += [f"**{paper.short}: claims that fail**", ""]
             lines += [
                 f"- {title_of(paper, result)}{', ours' * v.own}: {v.text.removesuffix('.')}. *{shortened(v.why)}*"
                 for result, v in pairs
@@ -169,11 +183,11 @@ def corrected(judged: Mapping[str, list[tuple[str, Verdict]]]) -> list[str]:
         Col("hold, corrected", "left"),
     ]
     return [
-        "Claims that are tested over several seeds, each at 5 %; and how many hold when they are corrected for how",
-        f"many they are (Benjamini and Hochberg, a false discovery rate of {100 * RATE:g} %, by paper):",
+        "Claims that are tested over several seeds, each at the 5 % level, and how many of them still hold after a",
+        f"correction for multiple testing (Benjamini and Hochberg, false discovery rate {100 * RATE:g} %, per paper):",
         "",
         table(rows, columns).markdown(),
-        *(["", "**What holds only without this correction:**", "", *only] if only else []),
+        *(["", "**Claims that hold only without this correction:**", "", *only] if only else []),
     ]
 
 
@@ -202,5 +216,5 @@ def drawn_table(name: str, scale: Scale) -> str:
     load_results(paper)
     drawn = draw(Context.load(paper, key, scale))
     if drawn.table is None:
-        raise PipelagError(f"{name} is no table; the digest takes tables")
+        raise PipelagError(f"{name} is not a table; the digest takes tables only")
     return f"{paper.short}, {title_of(paper, key)}. " + drawn.table.markdown()

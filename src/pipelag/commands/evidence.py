@@ -41,7 +41,7 @@ def fill(text: str, scale: Scale, where: str) -> str:
         PipelagError: a mark without the other, an unknown claim, or a verdict that is not the one a sentence rests on.
     """
     if not len(_BLOCK.findall(text)) == text.count(BEGIN) == text.count(END):
-        raise PipelagError(f"{where} needs the marks '{BEGIN} PAPER.RESULT.CLAIM holds -->' and '{END}' in turn")
+        raise PipelagError(f"{where} needs the marks '{BEGIN} PAPER.RESULT.CLAIM holds -->' and '{END}' in this order")
     judged = cache(lambda paper, result: _judged(paper, result, scale))
 
     def block(match: re.Match[str]) -> str:
@@ -61,7 +61,7 @@ def _named(words: str, where: str) -> Iterator[tuple[str, str]]:
         name, _, verdict = part.strip().partition(" ")
         if name.count(".") != 2 or verdict not in WORDS.values():
             raise PipelagError(
-                f"{where}: {part.strip()!r} is no evidence; it should be PAPER.RESULT.CLAIM and one of "
+                f"{where}: {part.strip()!r} is not evidence; it should be PAPER.RESULT.CLAIM and one of "
                 f"{', '.join(WORDS.values())}"
             )
         yield name, verdict
@@ -92,8 +92,8 @@ def _checked(name: str, verdict: str, judged: Judged, where: str) -> tuple[Conte
     logged = by_claim[claim]
     if logged.verdict != verdict:
         raise PipelagError(
-            f"{where} rests on {name}, of which it says {verdict!r}; the logs say {logged.verdict!r} ({logged.why}): "
-            "write the sentence above it again"
+            f"{where} cites {name} with the verdict {verdict!r}, but by the logs it is {logged.verdict!r} "
+            f"({logged.why}); rewrite the sentence above the mark"
         )
     return context, logged
 

@@ -1,4 +1,4 @@
-"""`pipelag fetch`: make a data set's files available, and say which release they are."""
+"""`pipelag fetch`: make a data set's files available, and print which release they are."""
 
 from __future__ import annotations
 
@@ -14,22 +14,30 @@ from pipelag.files import write_whole
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("name", metavar="NAME", help=", ".join(manifest.names()))
+    parser.add_argument("name", metavar="NAME", help="one of: " + ", ".join(manifest.names()))
     home = data_folder()
-    parser.add_argument("--to", metavar="DIR", type=Path, default=home, help="download to DIR/NAME (%(default)s)")
     parser.add_argument(
-        "--mirror", metavar="DIR", action="append", default=[], help="look here first; then in those of PIPELAG_MIRROR"
+        "--to", metavar="DIR", type=Path, default=home, help="download to DIR/NAME (default: %(default)s)"
     )
-    parser.add_argument("--stamp", metavar="FILE", type=Path, help="write what was found to FILE too, for a workflow")
+    parser.add_argument(
+        "--mirror",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="a mirror to look in before those of PIPELAG_MIRROR",
+    )
+    parser.add_argument(
+        "--stamp", metavar="FILE", type=Path, help="also write what is printed to FILE; the workflow uses it"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fetch, verify, and print what was read."""
+    """Fetch and verify the files, and print what they are."""
     if args.name in USERS_OWN:
         raise PipelagError(f"'{args.name}' is not fetched: {USERS_OWN[args.name]}")
     if args.name in DATASETS and args.name not in manifest.names():
         raise PipelagError(
-            f"'{args.name}' has no files to fetch: what registered it makes or reads it when a run asks for it"
+            f"'{args.name}' has no files to fetch: it is generated, or read by its plugin, when a run needs it"
         )
     text = describe(fetch(args.name, args.to, args.mirror))
     print(text, end="")
@@ -39,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def describe(release: Release) -> str:
-    """Release, licence, files and verified sums, one line each."""
+    """Release, licence, note, and each file with its checksum, one line each."""
     kind = "the official files" if release.official else f"not the official files but another release ({release})"
     if not release.verified:
         kind = f"the publisher's files as they were first seen ({release})"

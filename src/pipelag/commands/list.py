@@ -1,4 +1,4 @@
-"""`pipelag list`: the runs that a paper or a result asks for at a scale, their logs, and their hours."""
+"""`pipelag list`: the runs of a paper or a result at a scale, their logs, and their hours."""
 
 from __future__ import annotations
 
@@ -20,15 +20,21 @@ LONG = ("train", "speed", "profile")  # the kinds of run that take more than sec
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("paper", nargs="?", help="a paper (default: those of config/config.yaml)")
+    parser.add_argument("paper", nargs="?", help="a paper (default: all of config/config.yaml)")
     parser.add_argument("result", nargs="?", help="one of its results (default: all)")
-    parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
-    parser.add_argument("--published", default=USUAL, help="the device folder of the published scale")
-    parser.add_argument("--hours", action="store_true", help="a line per result: what its runs took and are to take")
+    parser.add_argument(
+        "--scale", default="quick", help="a scale: quick, standard, paper or published (default: quick)"
+    )
+    parser.add_argument(
+        "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--hours", action="store_true", help="one line per result: hours that its runs took, and hours to go"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print a line per run, which ends with the folder of its log, or with `--hours` per result."""
+    """Print a line per run, which ends with the folder of its log; with `--hours`, a line per result."""
     scale = load_scale(args.scale, args.published)
     asked = list(_asked(args, scale))
     if args.hours:
@@ -56,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _asked(args: argparse.Namespace, scale: Scale) -> Iterator[tuple[str, str, Arm]]:
-    """All (paper, result, run) that are asked for, in the order of the config."""
+    """All (paper, result, run) of the papers asked for, in the order of the config."""
     for name in [args.paper] if args.paper else asked_for():
         paper = load_paper(name)
         if args.result:
@@ -66,11 +72,11 @@ def _asked(args: argparse.Namespace, scale: Scale) -> Iterator[tuple[str, str, A
 
 
 def _hours(asked: list[tuple[str, str, Arm]], scale: Scale, budgets: Mapping[str, float]) -> Iterator[str]:
-    """A line per result: its runs, those logged, left out and to do, hours spent and hours to go; a paper's budget.
+    """A line per result: its runs (all, logged, left out, to do), hours spent, hours to go; then each paper's budget.
 
-    A run counts where it is first asked for, so that columns add up. What is to do is to take as long a step as the
-    median of logged runs of the same model, data and minibatch; a "?" stands for runs of which none is logged. What
-    neither trains nor measures takes seconds and counts as none.
+    A run counts in the first result that uses it, so that columns add up. Its step is estimated to take the median of
+    logged runs with the same model, data and minibatch; "?" marks runs without such a log. Runs that neither train nor
+    measure take seconds and are not counted.
     """
     paces: dict[str, list[float]] = defaultdict(list)
     took: dict[str, float] = {}
@@ -100,9 +106,9 @@ def _hours(asked: list[tuple[str, str, Arm]], scale: Scale, budgets: Mapping[str
             row[6] += open_ and not pace and arm.spec.kind in LONG
         total = [a + b for a, b in zip(total, row, strict=True)]
         spent[name] += row[4]
-        if row[0]:  # the others are drawn from these runs
+        if row[0]:  # other results are drawn from runs that are counted already
             yield _line(name, result, row)
-    yield _line("together", "", total)
+    yield _line("total", "", total)
     for name in (name for name in spent if name in budgets):
         yield f"{name:14} {spent[name] / 3600:.2f} h of a budget of {budgets[name]:g} h"
 
@@ -115,7 +121,7 @@ def _line(name: str, result: str, row: list[float]) -> str:
 
 
 def _seconds(scale: Scale, spec: RunSpec) -> float | None:
-    """What a logged run took, where its kind says so; None where there is no log of it."""
+    """Seconds that a logged run took, 0 where its kind does not say; None without a log."""
     try:
         return float(json.loads((run_dir(scale, spec.id) / "summary.json").read_text()).get("seconds", 0.0))
     except (OSError, ValueError, AttributeError, TypeError):
@@ -123,5 +129,5 @@ def _seconds(scale: Scale, spec: RunSpec) -> float | None:
 
 
 def _alike(spec: RunSpec) -> str:
-    """What runs have in common whose steps take about as long."""
+    """A key that is equal for runs whose steps take about the same time."""
     return json.dumps([spec.kind, repr(spec.model), repr(spec.data), spec.batch, spec.executor])

@@ -1,4 +1,4 @@
-"""What `pipelag methods`, `models` and `schedules` share: a line per entry of a registry, and an entry's settings."""
+"""Shared by `pipelag methods`, `models` and `schedules`: a line per entry of a registry, and an entry's settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def settings(signature: Signature) -> list[str]:
 
 
 def settings_of(function: ast.FunctionDef, given: tuple[str, ...]) -> list[str]:
-    """The same of a function's source; `given`: its parameters that nobody sets."""
+    """The same from a function's source; `given`: parameters that the caller sets, which are left out."""
     arguments = function.args
     none: list[ast.expr | None] = [None] * (len(arguments.args) - len(arguments.defaults))
     names, values = [*arguments.args, *arguments.kwonlyargs], [*none, *arguments.defaults, *arguments.kw_defaults]

@@ -1,4 +1,4 @@
-"""`pipelag methods`: the registered methods, or one of them: where it is from, what it does, its settings."""
+"""`pipelag methods`: list the registered methods, or describe one: its source, what it reads, its settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, papers
 from pipelag.methods import METHODS, Method, get
 
-HELD = "an older version, which is held (how old: delays)"
-MOST_FACTOR = 3  # microbatches per stage that are tried
+HELD = "an older version that the stage keeps (its age is in the delays)"
+MOST_FACTOR = 3  # up to so many microbatches per stage are tried
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a method, to be described (default: list all)")
-    parser.add_argument("--stages", type=whole(1, 100), default=4, help="say its delays over so many (default: 4)")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a method to describe (default: list all)")
+    parser.add_argument(
+        "--stages", type=whole(1, 100), default=4, help="show its delays with this many stages (default: 4)"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -34,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def described(method: Method, stages: int) -> str:
-    """What it is, its source, what its passes read, its settings with their defaults, its delays."""
+    """Its summary, source, what its passes read, the microbatches it takes, its delays, its settings with defaults."""
     lines = [f"{method.name}: {method.summary}", f"  source: {method.source}"]
     lines += [f"  paper: {title}" for title in titles(method.source)]
     if method.random is None:
@@ -58,26 +60,26 @@ def titles(source: str) -> list[str]:
 
 
 def reads(what: object, live: str = "live") -> str:
-    """`live`, `stashed`, or what is made of the live weights, as its class says. live: what is read for `live`."""
+    """`live`, `stashed`, or the class that is computed from the live weights. live: the words for `live`."""
     if isinstance(what, str):
         return live if what == "live" else what
-    return f"made of {'the live weights' if live == 'live' else live}: {what!r}"
+    return f"computed from {'the live weights' if live == 'live' else live}: {what!r}"
 
 
 def microbatches(method: Method, stages: int) -> str:
-    """How many a minibatch may have: any number, 1, or the three smallest numbers that it takes."""
+    """How many microbatches a minibatch may have: any number, 1, or the three smallest numbers that fit."""
     if "microbatches" not in signature(method.build).parameters or method.random or method.update:
         return "1"
     numbers = fewest(method, stages)
     if numbers == [1, 2, 3]:
         return "any number"
-    return f"over {stages} stages: {', '.join(map(str, numbers))}, ..." if numbers else f"none over {stages} stages"
+    return f"with {stages} stages: {', '.join(map(str, numbers))}, ..." if numbers else f"none with {stages} stages"
 
 
 def fewest(method: Method, stages: int) -> list[int]:
-    """The three smallest numbers of microbatches that a method takes, of those that are tried."""
+    """The three smallest numbers of microbatches that a method takes, among those that are tried."""
     counts, takes = range(1, MOST_FACTOR * stages + 1), partial(_fits, method, stages)
-    if method.held is not None:  # the more microbatches, the less old live weights are: where some do, more do
+    if method.held is not None:  # live weights are newer with more microbatches: if some number fits, larger ones do
         first = bisect_left(counts, True, key=takes)
         numbers = list(filter(takes, counts[first : first + 3]))
         if len(numbers) == 3:
@@ -86,7 +88,7 @@ def fewest(method: Method, stages: int) -> list[int]:
 
 
 def _fits(method: Method, stages: int, count: int) -> bool:
-    """Whether the schedule takes so many, and where versions are held, whether these are old enough for them."""
+    """Whether the schedule takes `count` microbatches and, if versions are kept, they are old enough for that."""
     try:
         _ = method.schedule(stages, 1, count) if method.held is None else method.delays(stages, count)
     except PipelagError:
@@ -95,10 +97,12 @@ def _fits(method: Method, stages: int, count: int) -> bool:
 
 
 def delays(method: Method, stages: int) -> str:
-    """Updates missed by the passes of each stage, with as few microbatches as it takes; or why it refuses them."""
+    """Updates missed by the passes of each stage, with one microbatch or one per stage; or why neither is possible."""
     if method.random is not None:
         means, most = method.rate_taus(stages), method.random.bound(method.taus(stages))
-        return f"drawn at random; over {stages} stages, by stage: {list(means)} updates on average, {most} at most"
+        return (
+            f"drawn at random; with {stages} stages, updates missed per stage: {list(means)} on average, at most {most}"
+        )
     refused = ""
     for count in (1, stages):
         try:
@@ -107,6 +111,7 @@ def delays(method: Method, stages: int) -> str:
             refused = refused or str(error)
             continue
         forward, backward = list(lags.forward), list(lags.backward)
-        split = f" with {count} microbatches" if count > 1 else ""
-        return f"over {stages} stages{split}, by stage: {forward} updates in forwards, {backward} in backwards"
+        split = f" and {count} microbatches" if count > 1 else ""
+        over = f"with {stages} stages{split}, updates missed per stage"
+        return f"{over}: {forward} in the forward, {backward} in the backward"
     return refused

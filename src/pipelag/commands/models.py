@@ -1,4 +1,4 @@
-"""`pipelag models`: the registered models, or one of them with its options. No torch, but for those of plugins."""
+"""`pipelag models`: list the registered models, or describe one. Loads torch for models of plugins only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipelag.experiments.names import models
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a model, to be described (default: list all)")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a model to describe (default: list all)")
 
 
 def main(args: argparse.Namespace) -> int:

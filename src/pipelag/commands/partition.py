@@ -1,4 +1,4 @@
-"""`pipelag partition`: the plan for a profile on a cluster, printed and, if asked, drawn."""
+"""`pipelag partition`: print the plan for a profile on a cluster and, on request, write or draw it."""
 
 from __future__ import annotations
 
@@ -23,31 +23,34 @@ DRAWN = (".pdf", ".svg", ".png")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("profile", type=Path, help="a profile that pipelag saved (.jsonl), or PipeDream's graph.txt")
+    parser.add_argument("profile", type=Path, help="a profile saved by pipelag (.jsonl), or PipeDream's graph.txt")
     parser.add_argument(
-        "--cluster", type=Path, required=True, help="a YAML file: levels of {workers, bandwidth, latency}"
+        "--cluster", type=Path, required=True, help="the cluster as YAML: levels of {workers, bandwidth, latency}"
     )
-    parser.add_argument("--workers", type=whole(1, MOST_WORKERS), help="refuse a cluster of another size")
+    parser.add_argument("--workers", type=whole(1, MOST_WORKERS), help="number of workers that the cluster must have")
     parser.add_argument(
-        "--communication", choices=sorted(SYNC), default="ring", help="cost of summing gradients (ring)"
+        "--communication",
+        choices=sorted(SYNC),
+        default="ring",
+        help="cost of summing gradients: that of a ring, or as the paper prints it (default: ring)",
     )
-    parser.add_argument("--straight", action="store_true", help="one stage per worker, no replicas")
+    parser.add_argument("--straight", action="store_true", help="one stage per worker, without replicas")
     parser.add_argument(
-        "--scale", type=number(above=0), default=1.0, help="a minibatch so many times the profiled one (1)"
+        "--scale", type=number(above=0), default=1.0, help="minibatch size relative to the profiled one (default: 1)"
     )
     parser.add_argument(
         "--state",
         type=number(least=0),
         default=0.0,
-        help="bytes of an optimizer's state per byte of weights, Adam's 2 (0)",
+        help="bytes of optimizer state per byte of weights; Adam has 2 (default: 0)",
     )
-    parser.add_argument("--out", type=Path, help="write the plan here: .json, or .pdf, .svg, .png to draw it")
+    parser.add_argument("--out", type=Path, help="write the plan to this .json file, or draw it as .pdf, .svg or .png")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Read, search, print."""
+    """Read the profile and the cluster, search the plan, and print it."""
     if args.out is not None and args.out.suffix not in (".json", *DRAWN):
-        raise PipelagError(f"'{args.out}' is no file for a plan; its name must end in .json, .pdf, .svg or .png")
+        raise PipelagError(f"'{args.out}' cannot be a plan; its name must end in .json, .pdf, .svg or .png")
     profile, notes = read_profile(args.profile)
     profile = profile.scaled(args.scale)
     cluster = Cluster.load(args.cluster, args.workers)
@@ -59,19 +62,19 @@ def main(args: argparse.Namespace) -> int:
     print(text_of(profile, cluster, plan, mine, others))
     if args.out is not None:
         write(args.out, profile, plan, mine)
-        print(f"{args.out}: written")
+        print(f"wrote {args.out}")
     return 0
 
 
 def read_profile(path: Path) -> tuple[Profile, list[str]]:
-    """A profile in either format, and what was merged to make it a chain."""
+    """A profile in either format, and notes on what was merged to make it a chain."""
     if path.suffix == ".txt":
         return chain(read_graph(path))
     return Profile.load(path), []
 
 
 def numbers_of(profile: Profile, cluster: Cluster, plan: Plan, communication: str, state: float) -> dict[str, Any]:
-    """Of a plan: predicted and timed seconds of a minibatch, bytes sent for one, bytes of a worker of each stage.
+    """A plan's predicted and timed seconds per minibatch, bytes sent per minibatch, and bytes per worker of each stage.
 
     Args:
         state: bytes of the optimizer's state per byte of weights.
@@ -85,7 +88,7 @@ def numbers_of(profile: Profile, cluster: Cluster, plan: Plan, communication: st
 
 
 def text_of(profile: Profile, cluster: Cluster, plan: Plan, mine: dict[str, Any], others: dict[str, Any]) -> str:
-    """The plan as lines: stages, then predictions against data parallelism.
+    """The plan as lines: its stages, then its throughput beside that of data parallelism.
 
     Args:
         mine, others: the numbers of the plan and of data parallelism.
@@ -100,7 +103,7 @@ def text_of(profile: Profile, cluster: Cluster, plan: Plan, mine: dict[str, Any]
             f"{rounded(sum(layer.total_ms for layer in layers))} ms, {rounded(held / 1e6, 0)} MB"
         )
     (needed,) = others["memory"]
-    too_much = f"; it does not fit, with {rounded(needed / 1e6, 0)} MB a worker" if needed > cluster.memory else ""
+    too_much = f"; it does not fit: {rounded(needed / 1e6, 0)} MB per worker" if needed > cluster.memory else ""
     for name, numbers, end in (("plan", mine, ""), ("data parallelism", others, too_much)):
         lines.append(
             f"  {name}: predicted {rounded(1 / numbers['predicted'])}, timed {rounded(1 / numbers['timed'])} "
@@ -110,17 +113,17 @@ def text_of(profile: Profile, cluster: Cluster, plan: Plan, mine: dict[str, Any]
 
 
 def counted(workers: int) -> str:
-    """So many workers."""
+    """`1 worker`, `2 workers`."""
     return f"{workers} worker{'s' if workers > 1 else ''}"
 
 
 def rounded(value: float, places: int = 2) -> str:
-    """A number from 0 on with so many places; below 1 three digits, so that what is small is not told as nothing."""
+    """A number from 0 on with `places` decimals; below 1, three significant digits, so that it is not rounded to 0."""
     return f"{value:.{places}f}" if value >= 1 else f"{value:.3g}"
 
 
 def write(out: Path, profile: Profile, plan: Plan, numbers: dict[str, Any]) -> None:
-    """The plan as JSON with its numbers, beside the period that the search gives it; or as a figure."""
+    """Write the plan as JSON, with its numbers and the period found by the search, or draw it."""
     if out.suffix == ".json":
         stages = [asdict(stage) for stage in plan.stages]
         content = {"stages": stages, "period": plan.period, "cuts": list(plan.cuts)} | numbers

@@ -1,4 +1,4 @@
-"""`pipelag profile`: the times and sizes of a model's layers, measured here or by a data sheet, as a file."""
+"""`pipelag profile`: save the times and sizes of a model's layers, measured here or from a data sheet."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from pipelag.typed import MOST_BATCH, MOST_WORKERS
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", help="a registered model (`pipelag models`)")
-    parser.add_argument("--out", type=Path, required=True, help="the file to write, .jsonl: a layer a line")
+    parser.add_argument("--out", type=Path, required=True, help="the file to write (.jsonl, one layer per line)")
     parser.add_argument("--options", help="the model's options as YAML or JSON: '{width: 0.5}'")
-    parser.add_argument("--data", help="take the inputs of this data set (default: those of the papers' plans)")
-    parser.add_argument("--batch", type=whole(1, MOST_BATCH), help="samples of the minibatch (default: the papers')")
-    parser.add_argument("--sheet", help="ask this device's data sheet, such as v100, instead of measuring here")
+    parser.add_argument("--data", help="take this data set's inputs (default: those of the papers' plans)")
+    parser.add_argument("--batch", type=whole(1, MOST_BATCH), help="samples per minibatch (default: as in the papers)")
+    parser.add_argument("--sheet", help="estimate from this device's data sheet, such as v100, instead of measuring")
     parser.add_argument("--device", default="auto", help="where to measure: auto, cpu, cuda or cuda:N (default: auto)")
-    parser.add_argument("--repeats", type=whole(1, 10_000), default=10, help="rounds, of which medians are taken (10)")
+    parser.add_argument(
+        "--repeats", type=whole(1, 10_000), default=10, help="timing rounds; the median counts (default: 10)"
+    )
     parser.add_argument("--threads", type=whole(1, MOST_WORKERS), help="CPU threads to use (default: all cores)")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Profile and write."""
+    """Profile the model, save the profile, and print a summary."""
     if args.out.suffix != ".jsonl":
-        raise PipelagError(f"'{args.out}' is no file for a profile; its name must end in .jsonl")
+        raise PipelagError(f"'{args.out}' cannot be a profile; its name must end in .jsonl")
     if args.sheet:
         from pipelag.timing.sheets import data_sheet
 
@@ -38,17 +40,17 @@ def main(args: argparse.Namespace) -> int:
     asked = subject(args.model, options_of(args.options, "--options"), data)
     batch = args.batch or asked.batch
     if batch is None:
-        raise PipelagError("how many samples the minibatch has is not given; say --batch, such as --batch 64")
+        raise PipelagError("the samples per minibatch are not known; give them with --batch, such as --batch 64")
     profile = asked.by_sheet(args.sheet)(batch) if args.sheet else measured(asked, args, batch)
     profile.save(args.out)
     total = sum(layer.total_ms for layer in profile.layers)
-    how = f"the {args.sheet}'s data sheet" if args.sheet else "measured here"
+    how = f"from the data sheet of {args.sheet}" if args.sheet else "measured here"
     print(f"{args.out}: {len(profile.layers)} layers, {total:.2f} ms for a minibatch of {batch}, {how}")
     return 0
 
 
 def measured(asked: Subject, args: argparse.Namespace, batch: int) -> Profile:
-    """The times of this machine."""
+    """The profile as measured on this machine."""
     import torch
 
     from pipelag.asked import check_device

@@ -1,4 +1,4 @@
-"""`pipelag report`: gather the records of all results of a scale in a site, or in typeset reports."""
+"""`pipelag report`: make the site of a scale's results from their records, or the typeset reports."""
 
 from __future__ import annotations
 
@@ -16,19 +16,25 @@ from pipelag.report.gather import gather
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("papers", nargs="*", help="papers to show (default: those of config/config.yaml)")
-    parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
-    parser.add_argument("--published", default=USUAL, help="the device folder of the published scale")
-    parser.add_argument("--pdf", action="store_true", help="typeset reports instead: one per paper, and one over all")
+    parser.add_argument("papers", nargs="*", help="papers to show (default: all of config/config.yaml)")
     parser.add_argument(
-        "--typeset-beside", action="store_true", help="link to typeset reports that are not there yet, but are made"
+        "--scale", default="quick", help="a scale: quick, standard, paper or published (default: quick)"
+    )
+    parser.add_argument(
+        "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--pdf", action="store_true", help="typeset reports instead of the site: one per paper, and one over all"
+    )
+    parser.add_argument(
+        "--typeset-beside", action="store_true", help="link to the typeset reports even if they do not exist yet"
     )
 
 
 def main(args: argparse.Namespace) -> int:
     """Write figures/<scale>/index.html and the pages under it; with --pdf figures/<scale>/<paper>.pdf and pipelag.pdf.
 
-    Records that are missing or damaged are named, one sentence each, and the rest is made.
+    Missing or damaged records are named, one sentence each, and left out.
     """
     scale = load_scale(args.scale, args.published)
     folder = Path(scale.figures)

@@ -22,10 +22,14 @@ from pipelag.results.verdict import verdicts
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("paper", help="a paper of config/papers, e.g. stale_weights")
-    parser.add_argument("result", help="e.g. table_2, figure_5a")
-    parser.add_argument("--scale", default="quick", help="quick, standard, paper or published (default: quick)")
-    parser.add_argument("--published", default=USUAL, help="the device folder of the published scale")
+    parser.add_argument("paper", help="a paper of config/papers, such as stale_weights")
+    parser.add_argument("result", help="a result of the paper, such as table_2 or figure_5a")
+    parser.add_argument(
+        "--scale", default="quick", help="a scale: quick, standard, paper or published (default: quick)"
+    )
+    parser.add_argument(
+        "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

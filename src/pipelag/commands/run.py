@@ -1,4 +1,4 @@
-"""`pipelag run`: carry out one run, of any kind, into a folder; or several simulated trainings in turns."""
+"""`pipelag run`: carry out one run of any kind, or several simulated trainings in turns."""
 
 from __future__ import annotations
 
@@ -27,37 +27,41 @@ from pipelag.typed import MOST_WORKERS, mistake
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--spec", action="append", help="the run as JSON text (what the workflow passes)")
+    what.add_argument("--spec", action="append", help="the run as JSON text, as the workflow passes it")
     what.add_argument(
-        "--config", action="append", type=Path, help="the run as a YAML or JSON file, e.g. another run's config.yaml"
+        "--config", action="append", type=Path, help="the run as a YAML or JSON file, such as another run's config.yaml"
     )
     parser.add_argument(
         "--out",
         action="append",
         type=_folder,
         required=True,
-        help="the run's folder; several runs, each with its --out, are trained in one process, in turns",
+        help="the run's folder; several runs, each with its own --out, are trained in one process, taking turns",
     )
-    parser.add_argument("--again", action="store_true", help="where the folder holds this run, finished: make it anew")
+    parser.add_argument(
+        "--again", action="store_true", help="repeat the run even if its folder already holds it, finished"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     parser.add_argument(
         "--threads",
         type=whole(1, MOST_WORKERS),
-        help="CPU threads to use (default: as many as the run had that left the --config, else all cores)",
+        help="CPU threads (default: as many as the run that wrote the --config file used, or else all cores)",
     )
 
 
 def _folder(text: str) -> Path:
     if not text:  # a variable of a shell that is not set; the path would be the working directory
-        raise argparse.ArgumentTypeError("it is empty; name the run's folder")
+        raise argparse.ArgumentTypeError("it is empty; give the run's folder")
     return Path(text)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Validate, hand over to the runs' kind, and say what came out; a finished run stands."""
+    """Check the specs, carry out the runs and print their outcomes; a finished run is not repeated."""
     specs = [read_spec(text, None) for text in args.spec or ()] or [read_spec(None, path) for path in args.config]
     if len(specs) != len(args.out):
-        raise PipelagError(f"runs given: {len(specs)}; folders (--out) given: {len(args.out)}; give each run its own")
+        raise PipelagError(
+            f"the number of runs is {len(specs)}, but that of folders (--out) {len(args.out)}; give each run its own"
+        )
     threads = args.threads or before(args.config or (), specs) or os.cpu_count() or 1
     with ExitStack() as stack:
         for out in args.out if leads() else ():
@@ -66,14 +70,16 @@ def main(args: argparse.Namespace) -> int:
 
 
 def carried_out(specs: Sequence[RunSpec], args: argparse.Namespace, threads: int) -> int:
-    """What `main` does once it knows what is asked."""
+    """Carry out the runs that are not finished, and print the outcome of each; returns the exit status."""
     asked = list(zip(specs, args.out, strict=True))
-    say = print if leads() else lambda text: None  # with torchrun, one process tells
+    say = print if leads() else lambda text: None  # under torchrun one process prints
     to_do, damaged = [], set()
     for spec, out in asked:
         stands = None if args.again or not os.path.isdir(out) else finished(out, spec.id)
         if stands is not None:
-            say(f"{outcome_of(stands, out)}\nnothing was done: this run stood here, finished; --again makes it anew")
+            say(
+                f"{outcome_of(stands, out)}\nnothing was done: the folder holds this run, finished (--again repeats it)"
+            )
             continue
         to_do.append((spec, folder_for(out)))
         if not args.again and (out / "summary.json").exists():
@@ -90,16 +96,22 @@ def carried_out(specs: Sequence[RunSpec], args: argparse.Namespace, threads: int
             continue
         say(outcome_of({"id": spec.id, "kind": spec.kind} | end, out))
         if out in damaged:
-            say("what stood here was not whole, and is made anew")
+            say("the log that was here was damaged; the run was made again")
     if broken:
-        print(f"pipelag: {len(broken)} of {len(asked)} runs did not end; started again, they go on", file=sys.stderr)
-        raise min(broken, key=lambda end: isinstance(end, PipelagError))  # a traceback is kept of what nobody foresaw
+        print(
+            f"pipelag: {len(broken)} of {len(asked)} runs did not finish; start the command again to continue them",
+            file=sys.stderr,
+        )
+        raise min(
+            broken, key=lambda end: isinstance(end, PipelagError)
+        )  # an unexpected error first: its traceback is kept
     return 0
 
 
 def before(configs: Sequence[Path], specs: Sequence[RunSpec]) -> int | None:
-    """The threads of the runs that left these files, those of all workers: with others sums are rounded otherwise.
-    None: nobody knows.
+    """The threads, over all workers, of the runs that wrote these config files: with others, sums round differently.
+
+    None: unknown, or not the same for all.
     """
     threads = set()
     for path, spec in zip(configs, specs, strict=False):
@@ -110,7 +122,7 @@ def before(configs: Sequence[Path], specs: Sequence[RunSpec]) -> int | None:
 
 
 def outcome_of(summary: Mapping[str, Any], out: Path) -> str:
-    """What a run came to, in a few lines: its end, its last and best measures, where its log is."""
+    """A run's outcome in a few lines: how it ended, its final and best measures, where its log is."""
     end = str(summary.get("status", "finished"))
     if summary.get("diverged_at") is not None:
         end += f" at step {summary['diverged_at']}"
@@ -131,7 +143,7 @@ def _short(value: object) -> str:
 
 
 def read_spec(text: str | None, path: Path | None) -> RunSpec:
-    """The spec from JSON text or from a file, checked as the workflow checks it; mistakes have their place."""
+    """The spec from JSON text or from a file, checked as the workflow checks it; errors name the key."""
     value: Any = read_yaml(path, "a run's spec") if path is not None else json_of(text or "", "the run's spec")
     try:
         spec = RunSpec.model_validate(value)

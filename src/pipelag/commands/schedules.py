@@ -1,4 +1,4 @@
-"""`pipelag schedules`: the registered schedules, or one of them with its options."""
+"""`pipelag schedules`: list the registered schedules, or describe one with its options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipelag.schedules import SCHEDULES
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a schedule, to be described (default: list all)")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a schedule to describe (default: list all)")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -31,7 +31,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def sentence(name: str) -> str:
-    """What a schedule is; of a second name, which one it names."""
+    """What a schedule is, or for a second name, which schedule it names."""
     build = SCHEDULES[name]
     first = next(other for other, function in SCHEDULES.items() if function is build)
     return first_sentence(build.__doc__) if first == name else f"another name of `{first}`"

@@ -80,7 +80,7 @@ class Subject:
             numbers = layer_numbers(self.build())
         if children and children[-1] >= len(numbers):
             raise PipelagError(
-                f"the profile is of no such model: it has more layers than the {len(numbers)} of '{self.model.name}'"
+                f"the profile is not of '{self.model.name}': it has more layers than the model's {len(numbers)}"
             )
         return [numbers[child - 1][1] for child in children]
 
@@ -110,9 +110,7 @@ def subject(name: str, options: dict[str, Any], data: DataSpec | None) -> Subjec
         return _on_data(ModelSpec(name=name, options=options), data)
     planned = next(_planned(name), None)
     if planned is None:
-        raise PipelagError(
-            f"what '{name}' takes as inputs is not told; name a data set for it by --data, such as --data shapes"
-        )
+        raise PipelagError(f"the inputs of '{name}' are not known; name a data set with --data, such as --data shapes")
     return _on_shapes(ModelSpec(name=name, options={**planned[0].options, **options}), planned[1], planned[2])
 
 

@@ -1,4 +1,4 @@
-"""`pipelag timeline`: draw a schedule, or what a run really did, as PDF, SVG or PNG, or as a trace for Perfetto."""
+"""`pipelag timeline`: draw a schedule or a run's trace as PDF, SVG or PNG, or write it as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pipelag.typed import MOST_STEPS, MOST_WORKERS, checked
 
 MOST_TRACE = 256 * 2**20  # bytes
 DRAWN = (".pdf", ".svg", ".png")
-MOST_ACTIONS = 200_000  # that a drawing is of: beyond, no page has room and no browser time
-# What only a schedule is asked for.
+MOST_ACTIONS = 200_000  # in a drawing: more fit on no page, and browsers are too slow for them
+# Options that apply to a schedule, not to a run's folder.
 OF_SCHEDULES = (
     "stages",
     "minibatches",
@@ -61,41 +61,56 @@ class Action(BaseModel):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("source", help="a schedule or method (1f1b, gpipe, pipemare, ...), or the folder of a run")
-    parser.add_argument("--out", type=Path, required=True, help="a .pdf, .svg or .png to draw, or a .json trace")
-    parser.add_argument("--stages", type=whole(1, 1000), help="how many (default: as many as replicas has, or 4)")
-    parser.add_argument("--minibatches", type=whole(1, MOST_ACTIONS), default=8, help="how many (default: 8)")
-    parser.add_argument("--microbatches", type=whole(1, 1000), default=1, help="of each minibatch (default: 1)")
+    parser.add_argument("source", help="a schedule or method (1f1b, gpipe, pipemare, ...), or a run's folder")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="the file to write: a figure (.pdf, .svg, .png) or a Perfetto trace (.json)",
+    )
+    parser.add_argument("--stages", type=whole(1, 1000), help="number of stages (default: as in --replicas, or else 4)")
+    parser.add_argument(
+        "--minibatches", type=whole(1, MOST_ACTIONS), default=8, help="number of minibatches (default: 8)"
+    )
+    parser.add_argument(
+        "--microbatches", type=whole(1, 1000), default=1, help="microbatches per minibatch (default: 1)"
+    )
     parser.add_argument(
         "--replicas",
         type=wholes(1, 1000),
         default=(),
-        help="workers of each stage: 2,1 (1f1b_rr only; default: 1 each)",
+        help="workers of each stage, such as 2,1 (1f1b_rr only; default: 1 each)",
     )
     parser.add_argument(
         "--depth",
         type=whole(1, 1000),
-        help="minibatches in the pipeline for each worker of the first stage (1f1b_rr only; default: NOAM, which keeps "
-        "all busy)",
+        help="minibatches in flight per worker of the first stage (1f1b_rr only; default: NOAM, which keeps "
+        "all workers busy)",
     )
-    parser.add_argument("--forward", type=number(above=0), default=1.0, help="time of a stage's forward (default: 1)")
-    parser.add_argument("--backward", type=number(above=0), default=2.0, help="time of a stage's backward (default: 2)")
+    parser.add_argument(
+        "--forward", type=number(above=0), default=1.0, help="time of a stage's forward pass (default: 1)"
+    )
+    parser.add_argument(
+        "--backward", type=number(above=0), default=2.0, help="time of a stage's backward pass (default: 2)"
+    )
     parser.add_argument(
         "--transfer", type=number(least=0), default=0.0, help="time of a message between stages (default: 0)"
     )
     parser.add_argument(
         "--segment", type=whole(0, 1000), default=0, help="stages recomputed together (pipemare only; default: none)"
     )
-    parser.add_argument("--until", type=number(above=0), help="draw only what begins before this time")
+    parser.add_argument("--until", type=number(above=0), help="draw only actions that begin before this time")
 
 
 def main(args: argparse.Namespace) -> int:
     """Lay out or read, then write."""
     if args.out.suffix not in (*DRAWN, ".json"):
-        raise PipelagError(f"'{args.out}' is no timeline file; its name must end in .pdf, .svg, .png or .json")
+        raise PipelagError(f"'{args.out}' cannot be a timeline; its name must end in .pdf, .svg, .png or .json")
     folder = Path(args.source)
     if args.until is not None and args.out.suffix == ".json":
-        raise PipelagError("--until is of a drawing, and a trace has all; leave it out, or draw a .pdf, .svg or .png")
+        raise PipelagError(
+            "--until applies to figures, and a trace holds every action; leave it out, or draw a .pdf, .svg or .png"
+        )
     is_folder = os.path.isdir(folder)  # false of too long a name, too
     if not is_folder and (os.sep in args.source or os.path.exists(folder)):
         raise PipelagError(
@@ -106,7 +121,7 @@ def main(args: argparse.Namespace) -> int:
         configure(unasked)
         for name in OF_SCHEDULES:
             if getattr(args, name) != unasked.get_default(name):
-                raise PipelagError(f"--{name} is of a schedule, and '{folder}' a run, which has its own; leave it out")
+                raise PipelagError(f"--{name} applies to a schedule, and '{folder}' is a run's folder; leave it out")
         rows, unit = recorded(folder), unit_of(folder)
     else:
         args.stages = args.stages or len(args.replicas) or 4
@@ -123,14 +138,14 @@ def main(args: argparse.Namespace) -> int:
         draw(rows, args.out, unit, args.until)
     sent, workers = sum(row["kind"] == "send" for row in rows), 1 + max(row["worker"] for row in rows)
     messages = f" and {sent} messages" if sent else ""
-    print(f"{args.out}: {len(rows) - sent} actions{messages} of {workers} worker{'s' if workers > 1 else ''}")
+    print(f"{args.out}: {len(rows) - sent} actions{messages} on {workers} worker{'s' if workers > 1 else ''}")
     if not is_folder:
         print(staleness(args))
     return 0
 
 
 def staleness(args: argparse.Namespace) -> str:
-    """The delays that follow from the schedule, at any length, or why it has none that an executor could carry out."""
+    """The schedule's delays in the steady state, or why no executor could use it."""
     from pipelag.methods import METHODS
     from pipelag.schedules import SCHEDULES, steady_delays
     from pipelag.schedules.replicated import one_f_one_b_rounds
@@ -141,11 +156,11 @@ def staleness(args: argparse.Namespace) -> str:
     try:
         lags = steady_delays(build, args.stages, args.microbatches, lcm(*args.replicas))
     except PipelagError as error:
-        return f"no method can use it: {error}"
-    missed = f"updates missed, by stage: {list(lags.forward)} in forwards, {list(lags.backward)} in backwards"
+        return f"no method can use this schedule: {error}"
+    missed = f"updates missed per stage: {list(lags.forward)} in the forward, {list(lags.backward)} in the backward"
     if args.source in SCHEDULES:
         return missed
-    return f"{missed} that read the live weights; `pipelag methods {args.source}` says what its own read"
+    return f"{missed}, if they read the live weights; `pipelag methods {args.source}` shows what they read"
 
 
 def planned(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -158,7 +173,7 @@ def planned(args: argparse.Namespace) -> list[dict[str, Any]]:
     if args.stages * args.minibatches * args.microbatches > MOST_ACTIONS:
         raise PipelagError(
             f"{args.stages} stages x {args.minibatches} minibatches x {args.microbatches} microbatches are more than "
-            f"{MOST_ACTIONS:,} passes; draw fewer"
+            f"{MOST_ACTIONS:,} passes, the most that can be drawn; draw fewer"
         )
     options: dict[str, Any] = {"microbatches": args.microbatches} if args.microbatches > 1 else {}
     options |= {"segment": args.segment} if args.segment else {}
@@ -180,7 +195,7 @@ def _check_seal(path: Path) -> None:
         return  # the run is not finished
     content = json_of(read_text(summary, "a run's summary"), f"'{summary}'")
     if not isinstance(content, dict) or not is_summed(content, path):
-        raise PipelagError(f"'{path}' is not what its run wrote; make the run again: pipelag run")
+        raise PipelagError(f"'{path}' is not what its run wrote; repeat the run with pipelag run")
 
 
 def unit_of(folder: Path) -> str:
@@ -204,7 +219,7 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
     _check_seal(path)
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list):
-        raise PipelagError(f"'{path}' is no trace: it should be a mapping with the list traceEvents")
+        raise PipelagError(f"'{path}' is not a trace: it should be a mapping with the list traceEvents")
     rows = []
     for place, event in enumerate(events):
         if not isinstance(event, dict) or event.get("ph") != "X" or str(event.get("cat")) not in KINDS:
@@ -218,7 +233,7 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
             | {"kind": KINDS[one.cat], **one.args.model_dump(exclude_none=True)}
         )
     if not any(row["end"] > row["start"] for row in rows):
-        raise PipelagError(f"'{path}' holds no action that takes time, so there is nothing to draw")
+        raise PipelagError(f"'{path}' holds no action that takes any time, so there is nothing to draw")
     return rows
 
 

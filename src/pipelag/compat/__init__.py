@@ -1,4 +1,4 @@
-"""Adapters to libraries that need help to be imported or compared with. What needs one imports it when it is used."""
+"""Adapters to libraries that need help to be imported or compared with. Such a library is imported only when used."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def lacking(model: str, options: Mapping[str, Any]) -> str:
-    """Why a run with this model and these options cannot be made here; empty where it can.
+    """Why a run with this model and these options cannot be made here: the library that is missing; empty if none is.
 
-    `make env` builds fairseq, or leaves it out where there is no C++ compiler.
+    `make env` builds fairseq, but leaves it out if there is no C++ compiler.
     """
     needs = model == "fairseq_transformer" or options.get("generator") == "fairseq"
     if not needs or installed("fairseq"):
@@ -21,5 +21,5 @@ def lacking(model: str, options: Mapping[str, Any]) -> str:
 
 @lru_cache
 def installed(library: str) -> bool:
-    """Whether a library can be imported, without doing so."""
+    """Whether a library can be imported; it is not imported for that."""
     return find_spec(library) is not None

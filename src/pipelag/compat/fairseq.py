@@ -1,16 +1,17 @@
-"""Importing fairseq 0.12.2, with which PipeMare trains its Transformer, today.
+"""Import fairseq 0.12.2, with which PipeMare trains its Transformer, on today's Python.
 
-What is made of it: `pipelag.models.fairseq_model` (the whole network, its weights, its generator),
-`pipelag.models.fairseq_layers` (a row of layers that a pipeline trains), `pipelag.data.text.binarised` (its data).
+It is used by `pipelag.models.fairseq_model` (the whole network, its weights, its generator),
+`pipelag.models.fairseq_layers` (a row of layers that a pipeline trains) and `pipelag.data.text.binarised` (its data).
 
-fairseq and the hydra it pins have dataclasses whose default values are dataclasses, which Python 3.11 refuses because
-they are not hashable: while both are imported, `imported` gives dataclasses without a hash that of `object`. hydra's
-parser asks for `typing.io`, which Python 3.13 has no more: it is there as long.
+fairseq and the version of hydra that it pins have dataclasses whose default values are dataclasses. Python 3.11 refuses
+these because they are not hashable; so `imported` gives `object`'s hash to dataclasses without one while both libraries
+are imported. hydra's parser imports `typing.io`, which Python 3.13 no longer has; `imported` provides it meanwhile.
 
-`make env` builds it, before torch is there, or its extension fails to build (`workflow/envs/fairseq*.lock`); without
-a C++ compiler it is left out. Where it is missing, `pipelag.models.transformer` is the same network and
-`pipelag.runs.text_metrics.search` the same search; tests compare scores and translations (`pytest -p no:hydra_pytest`:
-hydra's own plugin is imported before anything of ours can help it).
+`make env` builds fairseq before it installs torch, or fairseq's extension would fail to build
+(`workflow/envs/fairseq*.lock`). Without a C++ compiler fairseq is left out. If it is missing,
+`pipelag.models.transformer` is the same network and `pipelag.runs.text_metrics.search` the same search: tests compare
+scores and translations. Tests run with `-p no:hydra_pytest`, because hydra's pytest plugin would be imported before
+`imported` can help.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pipelag.errors import PipelagError
 
 @contextmanager
 def _as_before() -> Iterator[None]:
-    """For the import: what newer Pythons refuse or lack, and the program's logging and warnings left as they are."""
+    """While the body imports: provide what newer Pythons refuse or lack; keep the program's logging and warnings."""
     plain, root = dataclasses.dataclass, logging.getLogger()
     handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
 
@@ -64,7 +65,7 @@ def _as_before() -> Iterator[None]:
 
 
 def imported() -> Any:
-    """The module `fairseq`, with its models; raises `PipelagError` where it is not installed."""
+    """The module `fairseq`, with its models; raises `PipelagError` if it cannot be imported."""
     try:
         with _as_before():
             import fairseq
@@ -72,7 +73,7 @@ def imported() -> Any:
             import fairseq.sequence_generator  # noqa: F401
     except ImportError as error:
         raise PipelagError(
-            f"fairseq cannot be imported ({error}); install a C++ compiler and make the environment anew (make env), "
+            f"fairseq cannot be imported ({error}); install a C++ compiler and rebuild the environment (make env), "
             "or use pipelag's own model 'transformer', which is the same network, and its own search"
         ) from error
     return fairseq

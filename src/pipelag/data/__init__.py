@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipelag.data.text.parallel import Corpus
 
 Loader = Callable[..., "Dataset | ImageFolders | Corpus | RunningText | LabelledText"]
-# A loader, or where it is to be found, so that listing the names is cheap.
+# A loader, or "module:function" where it is found, so that listing the names is cheap.
 DATASETS: dict[str, Loader | str] = {
     "digits": "pipelag.data.sets.generated_images:digits",
     "shapes": "pipelag.data.sets.generated_images:shapes",
@@ -37,8 +37,8 @@ DATASETS: dict[str, Loader | str] = {
     "imdb": "pipelag.data.sets.imdb:imdb",
     "imagenet": "pipelag.data.images.imagenet:imagenet",
 }
-GENERATED = ("digits", "shapes", "phrases", "grammar", "opinions")  # the same for the same options, without any file
-# Sets that nobody may pass on: a run reads the user's own copy, and is left out where there is none.
+GENERATED = ("digits", "shapes", "phrases", "grammar", "opinions")  # need no files; equal options give equal data
+# Sets that may not be redistributed: a run reads the user's own copy, and is left out if there is none.
 USERS_OWN = {
     "imagenet": "ImageNet is not passed on: put train/ and val/, with a folder per class, into a folder `imagenet` "
     "inside one that PIPELAG_MIRROR names",
@@ -46,7 +46,7 @@ USERS_OWN = {
 
 
 def absent(name: str) -> str:
-    """Why a set of the user's own cannot be read here; empty where it can, and for all other sets."""
+    """Why a set in `USERS_OWN` cannot be read here; empty if it can, and for all other sets."""
     if name not in USERS_OWN:
         return ""
     from pipelag.data.files.fetch import mirror_folders
@@ -56,8 +56,10 @@ def absent(name: str) -> str:
 
 
 def register(name: str) -> Callable[[Loader], Loader]:
-    """Make a data set known by name: a function of keyword options that returns a `Dataset`, `ImageFolders`,
-    `Corpus`, `RunningText` or `LabelledText`.
+    """Register a data set by name.
+
+    It decorates a function of keyword options that returns a `Dataset`, `ImageFolders`, `Corpus`, `RunningText` or
+    `LabelledText`.
 
     Raises:
         PipelagError: the name is taken.
@@ -67,16 +69,17 @@ def register(name: str) -> Callable[[Loader], Loader]:
 
 
 def load(name: str, /, **options: Any) -> Any:
-    """The data set of that name, read, downloaded or generated.
-
-    It is a `Dataset`, `ImageFolders`, `Corpus`, `RunningText` or `LabelledText`.
+    """Read, download or generate a data set by its name.
 
     Args:
         name: a registered name; see `DATASETS`.
-        options: keyword arguments of that data set, such as `train=` and `difficulty=` of 'shapes'.
+        options: keyword arguments of that data set, such as `train=` and `difficulty=` for 'shapes'.
+
+    Returns:
+        A `Dataset`, `ImageFolders`, `Corpus`, `RunningText` or `LabelledText`.
 
     Raises:
-        PipelagError: unknown name (the nearest is given), unknown option, or files that are not there or not right.
+        PipelagError: the name is unknown (the nearest is given), an option is unknown, or files are missing or wrong.
     """
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)

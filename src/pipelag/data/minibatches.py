@@ -1,4 +1,4 @@
-"""Minibatches by number: what minibatch t holds depends on the seed and t alone, so a run can resume anywhere."""
+"""Minibatches by number: the content of minibatch t depends on the seed and t only, so a run can resume anywhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipelag.tensors import sent
 class Minibatches(ABC):
     """`batches[t] -> (inputs, targets)` for t = 0, 1, 2, ... without end; `len` is the number in an epoch.
 
-    Inputs and targets can be had apart: the first stage of a pipeline needs only the one, the last the other.
+    `inputs` and `targets` are separate methods: a pipeline's first stage needs only the former, its last the latter.
     """
 
     uneven = False  # whether minibatches differ in shape
@@ -29,14 +29,14 @@ class Minibatches(ABC):
 
     @abstractmethod
     def inputs(self, t: int) -> Any:
-        """What the first layer takes of minibatch `t`."""
+        """The first layer's input in minibatch `t`."""
 
     @abstractmethod
     def targets(self, t: int) -> Any:
-        """What the loss takes of minibatch `t` beside the output: a tensor, or a tuple of tensors."""
+        """What the loss takes beside the output in minibatch `t`: a tensor, or a tuple of tensors."""
 
     def summary(self) -> dict[str, Any]:
-        """What a run's summary says of its minibatches, beside its data."""
+        """Entries about the minibatches for a run's summary, beside those about its data."""
         return {}
 
     def __getitem__(self, t: int) -> tuple[Any, Any]:
@@ -49,13 +49,13 @@ class Minibatches(ABC):
 
 
 class Ahead:
-    """Minibatches in their order, on a GPU each made beside the step before, on a stream of its own.
+    """Minibatches in their order; on a GPU each is made on a stream of its own while the step before runs.
 
-    The small kernels that crop and normalise then run where a step's leave the GPU idle. Elsewhere they are made when
-    they are taken.
+    The small kernels that crop and normalise then run where the step's kernels leave the GPU idle. On a CPU a minibatch
+    is made when it is taken.
 
     Args:
-        end: the number from which on there are no more.
+        end: the number of minibatches; none is made from this number on.
     """
 
     def __init__(self, batches: Minibatches, end: int, device: torch.device) -> None:
@@ -64,7 +64,7 @@ class Ahead:
         self.ready: tuple[int, tuple[Any, Any], torch.cuda.Event] | None = None
         if device.type == "cuda":
             self.stream = torch.cuda.Stream(device)
-            self.stream.wait_stream(torch.cuda.current_stream(device))  # which puts the data there
+            self.stream.wait_stream(torch.cuda.current_stream(device))  # which copies the data set to the GPU
 
     def take(self, t: int) -> tuple[Any, Any]:
         """Minibatch `t`."""
@@ -78,13 +78,13 @@ class Ahead:
         current.wait_event(done)
         for leaf in tree_leaves(minibatch):
             if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
-                leaf.record_stream(current)  # else its memory were the next minibatch's while a step still reads it
+                leaf.record_stream(current)  # or the next minibatch would get its memory while the step still reads it
         return minibatch
 
     def make(self, t: int) -> None:
-        """Begin with minibatch `t`, where there is one: once the step before has been launched.
+        """Start to make minibatch `t`, if there is one. Call it once the step before has been launched.
 
-        One that cannot be made is left to `take`, so that what is still to be done of the step before gets done.
+        An error is left to `take`, which tries again, so that the step before is finished first.
         """
         if self.stream is not None and t < self.end:
             with suppress(Exception):
@@ -97,11 +97,11 @@ class Ahead:
 
 
 class Shuffled(Minibatches):
-    """Minibatches of a training set; every epoch is a new permutation, its last, partial minibatch is dropped.
+    """Minibatches of a training set. Every epoch is a new permutation; its last, partial minibatch is dropped.
 
     Args:
-        name: of the set; samples: how many it has; what: the word for them.
-        stream: of the seed's random numbers, that which orders the samples. device: of the indices.
+        name: the set's name. samples: how many it has. what: the word for them in messages.
+        stream: which of the seed's streams of random numbers orders the samples. device: the device of the indices.
 
     Raises:
         PipelagError: the training set is smaller than a minibatch.
@@ -113,7 +113,7 @@ class Shuffled(Minibatches):
         if not 1 <= batch <= samples:
             raise PipelagError(f"a minibatch of {batch} does not fit '{name}'; choose 1 to {samples} {what}")
         self.samples, self.batch, self.seed, self.stream, self.indexed_on = samples, batch, seed, stream, device
-        # Two epochs: around the border between them, a pipeline's last stage is still in the one before.
+        # Two epochs: when a pipeline's first stage begins an epoch, its last stage is still in the one before.
         self.permutation = lru_cache(maxsize=2)(self._permutation)
 
     def __len__(self) -> int:

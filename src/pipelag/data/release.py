@@ -1,4 +1,4 @@
-"""What every kind of data set says of itself: its names, and which release it was read from."""
+"""What all kinds of data sets have in common: their names, and which release they were read from."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Released:
-    """The head of a data set.
+    """A data set's names and release.
 
     Args:
-        name: as it is registered; title: as it is shown.
-        release: which files it was read from; official: whether those are the publisher's own; note: what differs.
+        name: the registered name. title: the name that is shown.
+        release: which files it was read from. official: whether those are the publisher's own. note: how they differ.
     """
 
     name: str
@@ -22,6 +22,6 @@ class Released:
     note: str
 
     def described(self, **sizes: Any) -> dict[str, Any]:
-        """The head with the set's sizes, for a run's summary."""
+        """These fields and the set's sizes, for a run's summary."""
         head = {key: getattr(self, key) for key in ("name", "title", "release", "official", "note")}
         return head | sizes

@@ -1,4 +1,4 @@
-"""A minibatch in equal microbatches."""
+"""Split a minibatch into equal microbatches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def split(value: Any, parts: int) -> list[Any]:
     """Equal parts of a minibatch along its first dimension; a tuple of tensors is split into tuples, a dict into dicts.
 
     Raises:
-        PipelagError: the size is no multiple of `parts` (unequal parts would weigh the samples unequally).
+        PipelagError: the size is not a multiple of `parts` (samples of unequal parts would have unequal weights), or
+            the value has no batch dimension.
     """
     if parts == 1:
         return [value]

@@ -1,1 +1,1 @@
-"""The real executor: one process per worker on torch.distributed."""
+"""The real executor: one process per worker, connected by torch.distributed."""

@@ -1,8 +1,8 @@
-"""Messages between workers of one machine: in memory that both map, told of by a socket.
+"""Messages between workers of one machine, in memory that both map; a Unix socket announces them.
 
-Over the network's sockets the kernel copies a message twice, the second time in a thread that competes with the
-receiver's passes. Here the sender writes it once, and the receiver's passes read it where it lies. The memory has no
-name in any file system and ends with the workers, however they end; and a socket that closes tells of a peer that died.
+Over network sockets the kernel copies a message twice, the second time in a thread that competes with the receiver's
+passes. Here the sender writes the message once, and the receiver's passes read it in place. The memory has no name in
+any file system, so it is freed when the workers end, however they end. A socket that closes shows that a peer has died.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ import torch
 
 from pipelag.distributed.launch.processes import OURS
 
-ALIGNED = 64  # bytes; where tensors begin, as torch's own allocator has it
-MOST_UNREAD = 100  # messages that may wait for their reader: the socket has room for 278
-MOST_KEPT = 200  # pieces that a receiver may keep, for each of which Python has a file open at both ends
-ROOM = 212_992  # bytes of the socket's buffer: Linux's usual, whatever this machine's is
-HEAD = struct.Struct("<qq")  # a piece's number, and its size where it is new; of one given back: -1 - number, 0
+ALIGNED = 64  # bytes; tensors begin at multiples of it, as in torch's own allocator
+MOST_UNREAD = 100  # messages that may wait for their reader; the socket has room for 278
+MOST_KEPT = 200  # pieces in use by a receiver; for each of them Python keeps a file open at both ends
+ROOM = 212_992  # bytes of the socket's buffer: Linux's default, whatever this machine's is
+HEAD = struct.Struct("<qq")  # a piece's number, and its size if it is new; for a piece given back: -1 - number, 0
 FILE = struct.Struct("i")
-BESIDE = socket.CMSG_LEN(FILE.size)  # room for one open file
-PEER = struct.Struct("3i")  # a process, its user, its group
+BESIDE = socket.CMSG_LEN(FILE.size)  # ancillary data with one file descriptor
+PEER = struct.Struct("3i")  # the peer's process, user and group
 
 
 class Lost(RuntimeError):
-    """The peer has closed its end, most likely because it died."""
+    """The peer has closed its end of a channel, most likely because it died."""
 
 
 class Message:
-    """Tensors one after another in a piece of memory."""
+    """Tensors that lie one after another in a piece of memory."""
 
     def __init__(self, memory: Any) -> None:
         self.memory, self.at = memory, 0
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """The next one, contiguous; the memory lives as long as it does."""
+        """The next tensor, contiguous; it keeps the memory alive."""
         count = prod(shape)
         if not count:
             return torch.empty(shape, dtype=dtype)
@@ -55,20 +55,20 @@ class Message:
 
 
 class Channel:
-    """One end of what two workers of a machine send each other, in order.
+    """One end of a two-way channel between two workers of a machine; messages keep their order.
 
-    A message lies in a piece of the sender's memory, which is free again once the receiver has dropped every tensor in
-    it. Where no piece is free there is a new one: a sender does not wait for its receiver.
+    A message lies in a piece of the sender's memory. The piece is free again once the receiver has dropped every tensor
+    in it. If no piece is free, the sender makes a new one, so that it never waits for its receiver.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection, self.process = connection, os.getpid()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
-        self.pieces: list[mmap.mmap] = []  # pieces for what is sent, by number
+        self.pieces: list[mmap.mmap] = []  # this end's pieces, by number
         self.free: list[int] = []
-        self.peer_pieces: dict[int, mmap.mmap] = {}  # pieces of the peer, by number
+        self.peer_pieces: dict[int, mmap.mmap] = {}  # the peer's pieces, by number
         self.come: deque[Message] = deque()
-        self.in_use = 0  # pieces of the peer in which tensors of its messages still lie
+        self.in_use = 0  # pieces of the peer that still hold tensors in use
 
     def put(self, tensors: Sequence[torch.Tensor]) -> None:
         """Send one message.
@@ -96,7 +96,7 @@ class Channel:
                 self.connection.sendmsg([head], beside)
 
     def take(self) -> Message:
-        """The next message; waits for it.
+        """Wait for the next message, and return it.
 
         Raises:
             Lost: the peer is gone.
@@ -106,9 +106,9 @@ class Channel:
         return self.come.popleft()
 
     def _heard(self, wait: bool) -> bool:
-        """Take what the peer says next: a message, or a piece that it gives back. False: it says nothing now."""
+        """Take the peer's next announcement, a message or a piece given back. False: there is none now."""
         with gone():
-            try:  # not socket.recv_fds, which takes flags and does without them
+            try:  # not `socket.recv_fds`, which ignores the flags that it takes
                 head, beside, _, _ = self.connection.recvmsg(HEAD.size, BESIDE, 0 if wait else socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return False
@@ -120,12 +120,14 @@ class Channel:
             return True
         if size:
             if not beside:
-                raise OSError(errno.EMFILE, "a message came without its memory: this process has too many open files")
+                raise OSError(
+                    errno.EMFILE, "a message arrived without its shared memory: this process has too many open files"
+                )
             (file,) = FILE.unpack(beside[0][2])
             self.peer_pieces[number] = mmap.mmap(file, size)
             os.close(file)
         view = memoryview(self.peer_pieces[number])
-        if self.in_use >= MOST_KEPT:  # somebody collects what stages receive: of that, memory of its own
+        if self.in_use >= MOST_KEPT:  # the caller collects messages: copy this one
             view = memoryview(bytearray(view))
             self._say_free(number)
         else:
@@ -135,23 +137,23 @@ class Channel:
         return True
 
     def _give_back(self, number: int) -> None:
-        """The last tensor in a piece of the peer's memory is gone; in a fork of this process that means nothing."""
+        """Give a piece back to the peer, once its last tensor is gone; do nothing in a fork of this process."""
         if os.getpid() == self.process:
             self.in_use -= 1
             self._say_free(number)
 
     def _say_free(self, number: int) -> None:
-        with suppress(OSError):  # the peer is gone, or does not read at all: it then makes a new piece
+        with suppress(OSError):  # the peer is gone, or does not read; it then makes a new piece
             self.connection.send(HEAD.pack(-1 - number, 0), socket.MSG_DONTWAIT)
 
     def close(self) -> None:
-        """Nothing more is sent or taken; what was received lives on."""
+        """Close the channel; messages that were received stay valid."""
         self.connection.close()
 
 
 @contextmanager
 def gone() -> Iterator[None]:
-    """What the system says of a peer that is gone meanwhile becomes `Lost`."""
+    """Turn the system's errors for a lost connection into `Lost`."""
     try:
         yield
     except ConnectionError as error:  # a broken pipe is one
@@ -159,12 +161,12 @@ def gone() -> Iterator[None]:
 
 
 def room(size: int) -> int:
-    """Bytes that a tensor of so many takes in a message."""
+    """The bytes that a tensor of `size` bytes takes in a message, padding included."""
     return -(-size // ALIGNED) * ALIGNED
 
 
 def possible() -> bool:
-    """Whether this system has what a channel needs, and allows it."""
+    """Whether this system has, and allows, what a channel needs."""
     try:
         os.close(os.memfd_create("pipelag"))
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -176,10 +178,10 @@ def possible() -> bool:
 
 
 def listen(store: Any, name: str) -> Channel | None:
-    """Open a channel to whom calls `join` with the same name; None where one of the two cannot."""
+    """Open a channel to the worker that calls `join` with the same name; None: one of the two cannot open it."""
     with ExitStack() as stack:
         door, path = stack.enter_context(_socket()), ""
-        with suppress(OSError):  # no room for a folder, or a longer path than a socket's name may be
+        with suppress(OSError):  # no room for a folder, or a path too long for a socket's name
             place = str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{OURS}channel-")), "door"))
             door.bind(place)
             door.listen(1)
@@ -190,7 +192,7 @@ def listen(store: Any, name: str) -> Channel | None:
 
 
 def join(store: Any, name: str) -> Channel | None:
-    """The other end of what `listen` opens."""
+    """Open the other end of the channel that `listen` opens; None: one of the two cannot open it."""
     path = store.get(name).decode()
     if not path:
         return None

@@ -1,7 +1,7 @@
-"""What all ranks know of one another: plain values and tensors, gathered without unpickling what a socket brought.
+"""Gather plain values and tensors from all ranks, without unpickling arbitrary objects from a socket.
 
-`dist.all_gather_object` unpickles, and so runs whatever code the sender names; these ranks take tensors, numbers,
-strings, lists and dicts (torch.load's `weights_only`), nothing else.
+`dist.all_gather_object` unpickles, and so runs any code that the sender names. Here ranks accept only tensors, numbers,
+strings, lists and dicts (torch.load's `weights_only`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from pipelag.errors import PipelagError
 
 
 def gathered(value: Any, device: torch.device, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """The value of every rank of the group, by rank; all call it together. Tensors come back on the CPU.
+    """Gather the value of every rank of the group, by rank; all ranks call this together.
+
+    Args:
+        device: where the messages lie while they are under way.
+
+    Returns:
+        The values by rank, with tensors on the CPU.
 
     Raises:
         PipelagError: a rank's value holds more than tensors and plain values.
@@ -39,6 +45,6 @@ def _read(text: torch.Tensor) -> Any:
         return torch.load(io.BytesIO(text.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise PipelagError(
-            "a worker's results hold more than tensors, numbers, strings, lists and dicts, which workers do not take "
-            "from one another; keep such objects out of the optimizer's state"
+            "a worker's results hold other objects than tensors, numbers, strings, lists and dicts, which workers do "
+            "not accept from one another; keep such objects out of the optimizer's state"
         ) from error

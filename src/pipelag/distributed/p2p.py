@@ -1,9 +1,9 @@
 """Links between neighbouring stages: tensors sent straight to the next worker, overlapped with compute.
 
 A message is the tuple of tensors that crosses one boundary. The receiver learns shapes, types and memory format once,
-through the job's key-value store, and from then on keeps receives posted ahead; the sender never waits. Where
-minibatches are uneven (sentences), a small header with the shapes travels before each message instead. Between workers
-of one machine messages go through memory that both share instead (`pipelag.distributed.channel`).
+through the job's key-value store; from then on it keeps receives posted ahead, and the sender never waits. If
+minibatches are uneven (sentences), a small header with the shapes precedes each message. Between workers of one machine
+messages go through shared memory instead of torch's backend (`pipelag.distributed.channel`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PeerLost(RuntimeError):
 
 @contextmanager
 def reaching(rank: int, peer: int) -> Iterator[None]:
-    """What the backend or a channel raises meanwhile tells that the connection to the peer broke: `PeerLost`."""
+    """Turn errors of the backend or of a channel into `PeerLost`: the connection to the peer broke."""
     try:
         yield
     except RuntimeError as error:
@@ -44,7 +44,7 @@ def reaching(rank: int, peer: int) -> Iterator[None]:
 
 
 def said_of(error: BaseException) -> str:
-    """What gloo says of a connection, without the line of its source before it and the advice behind it.
+    """What gloo says of a connection, without its source line in front and its advice at the end.
 
     >>> said_of(RuntimeError("[/gloo/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:17. Check the logs"))
     'Connection closed by peer [127.0.0.1]:17'
@@ -54,21 +54,25 @@ def said_of(error: BaseException) -> str:
 
 
 def told_of_loss(error: BaseException) -> str:
-    """What an error says where it tells that another rank was lost; empty: it tells of something else.
+    """The message of an error that means the loss of another rank; empty for any other error.
 
     >>> told_of_loss(RuntimeError("[/gloo/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:17. Check the logs"))
     'it lost its connection to another (Connection closed by peer [127.0.0.1]:17)'
     """
     if isinstance(error, PeerLost):
         return str(error)
-    # gloo's collectives (DDP, the sums of replicas) tell of it by a plain RuntimeError from their sources.
+    # gloo's collectives (DDP, the sums of replicas) raise a plain RuntimeError that names their source file.
     in_gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
     return f"it lost its connection to another ({said_of(error)})" if in_gloo else ""
 
 
 @dataclass(frozen=True)
 class TensorMeta:
-    """What a receiver must know of a tensor. `channels_last`: dense as NHWC, and sent as that contiguous view."""
+    """What a receiver must know of a tensor.
+
+    channels_last: the tensor is dense as NHWC, and is sent as that contiguous view.
+    differentiable: it requires a gradient.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -77,16 +81,16 @@ class TensorMeta:
 
     @property
     def kind(self) -> str:
-        """The name of its type."""
+        """The name of the tensor's type."""
         return str(self.dtype).removeprefix("torch.")
 
     def text(self) -> str:
-        """As JSON: what comes from a socket is never unpickled."""
+        """The description as JSON, because nothing from a socket is ever unpickled."""
         return json.dumps([list(self.shape), self.kind, self.channels_last, self.differentiable])
 
     @classmethod
     def read(cls, text: str) -> TensorMeta:
-        """What `text` wrote."""
+        """Read a description that `text` wrote."""
         shape, kind, channels_last, differentiable = json.loads(text)
         dtype = getattr(torch, str(kind), None)
         if not isinstance(dtype, torch.dtype):
@@ -107,7 +111,7 @@ class TensorMeta:
 
     @property
     def laid_out(self) -> tuple[int, ...]:
-        """The shape of what is sent."""
+        """The shape of the tensor that is sent."""
         return tuple(self.shape[d] for d in (0, 2, 3, 1)) if self.channels_last else self.shape
 
     def buffer(self, device: torch.device, pinned: bool = False) -> torch.Tensor:
@@ -121,9 +125,15 @@ class TensorMeta:
 
 @dataclass(frozen=True)
 class Wire:
-    """What a link needs of the job: who this is, the group to send in, the store, where messages lie, a unique name.
+    """What a link needs of the job.
 
-    `place`: where what they bring is used, if elsewhere. `channel`: to a peer on this machine, instead of the group.
+    rank: this rank.
+    group: the process group of the link's messages.
+    store: the job's key-value store.
+    device: where messages lie while they are under way.
+    name: unique among the job's links.
+    place: the device that uses the messages, if it is another one.
+    channel: shared memory with a peer on this machine, in place of the group.
     """
 
     rank: int
@@ -137,20 +147,23 @@ class Wire:
 
     @property
     def carrier(self) -> str:
-        """What its messages go through."""
+        """What the link's messages go through."""
         return "shared memory" if self.channel is not None else str(dist.get_backend(self.group))
 
     def buffer(self, meta: TensorMeta) -> torch.Tensor:
-        """An empty tensor to receive into; pinned where a GPU will fetch it."""
+        """An empty tensor to receive into; pinned if a GPU will fetch it."""
         away = self.place is not None and self.place != self.device
         return meta.buffer(self.device, pinned=away and torch.cuda.is_available())
 
 
 class Sender:
-    """The sending end. Sends are asynchronous, and a tensor is kept alive until it has left; or it is copied at once.
+    """The sending end of a link.
 
-    `ahead`: how many messages this worker may be ahead of its neighbour by the schedule; an older send is waited for
-    (gloo calls a send complete only to who waits for it), which therefore takes no time. A channel has no use for it.
+    A channel copies a message at once. In a group, sends are asynchronous, and a tensor is kept alive until it has
+    left.
+
+    ahead: how many messages this worker may be ahead of its neighbour by the schedule. The sender waits for older
+        sends, because gloo completes a send only when it is waited for; they have left, so the wait takes no time.
     """
 
     def __init__(self, wire: Wire, peer: int, ahead: int, metas: list[TensorMeta] | None = None) -> None:
@@ -160,7 +173,11 @@ class Sender:
         self.seconds = 0.0  # spent in `send` and `finish`
 
     def send(self, tensors: tuple[torch.Tensor, ...], what: str) -> None:
-        """Start sending one message; `what` names it in a refusal."""
+        """Start sending one message; `what` names the message in an error.
+
+        Raises:
+            PipelagError: the number, types or (unless uneven) shapes of its tensors differ from the first message's.
+        """
         begin = time.perf_counter()
         metas = [TensorMeta.of(tensor) for tensor in tensors]
         if self.metas is None:
@@ -168,19 +185,19 @@ class Sender:
             self.wire.store.set(self.wire.name, "\n".join(meta.text() for meta in metas))
         if len(metas) != len(self.metas):
             raise PipelagError(
-                f"{what} has {len(metas)} tensors where the ones before it had {len(self.metas)}; let a stage hand on "
-                "as many for every minibatch"
+                f"{what} has {len(metas)} tensors, but earlier ones had {len(self.metas)}; a stage should pass on "
+                "the same number for every minibatch"
             )
         for now, first in zip(metas, self.metas, strict=True):
             if now.dtype != first.dtype:
                 raise PipelagError(
-                    f"{what} has type {now.kind} where the ones before it had {first.kind}; let a stage hand on the "
+                    f"{what} has type {now.kind}, but earlier ones had {first.kind}; a stage should pass on the "
                     "same types for every minibatch"
                 )
             if now.shape != first.shape and not self.wire.uneven:
                 raise PipelagError(
-                    f"{what} has shape {list(now.shape)} where the ones before it had {list(first.shape)}; drop or pad "
-                    "the last partial minibatch, or say uneven=True, with which each message tells its shapes"
+                    f"{what} has shape {list(now.shape)}, but earlier ones had {list(first.shape)}; drop or pad "
+                    "the last partial minibatch, or pass uneven=True, so that each message states its shapes"
                 )
         header = [header_of(metas)] if self.wire.uneven else []
         out = header + [meta.wire(tensor.detach()) for meta, tensor in zip(self.metas, tensors, strict=True)]
@@ -193,7 +210,7 @@ class Sender:
         self.seconds += time.perf_counter() - begin
 
     def _send_in_group(self, out: Sequence[torch.Tensor]) -> None:
-        """By the job's backend, in order."""
+        """Send the tensors in order, through the job's backend."""
         while len(self.inflight) > self.ahead * len(out):
             _wait(self.inflight.popleft()[0], self.wire.rank, self.peer)
         for tag, tensor in enumerate(out):
@@ -219,7 +236,7 @@ class Receiver:
         self.waited = 0.0
 
     def describe(self, metas: list[TensorMeta]) -> None:
-        """Tell the receiver what will come, where it is known here; posts the first receives."""
+        """Describe the messages to come, if this worker knows their form, and post the first receives."""
         if self.metas is None:
             self.metas = metas
             self._post()
@@ -228,7 +245,7 @@ class Receiver:
         assert self.metas is not None
         if self.wire.channel is not None:
             return
-        if self.wire.uneven:  # one header: nccl takes what was sent in the order of the receives, whatever their tags
+        if self.wire.uneven:  # a single header: nccl matches messages in the order of receives, and ignores tags
             if self.left and not self.posted:
                 header = header_of(self.metas).to(self.wire.device)
                 self.posted.append([self._irecv(header, 0)])
@@ -244,7 +261,7 @@ class Receiver:
             return dist.irecv(buffer, self.peer, group=self.wire.group, tag=tag), buffer
 
     def receive(self) -> tuple[torch.Tensor, ...]:
-        """The next message; waits for it."""
+        """Wait for the next message, and return its tensors."""
         start = time.perf_counter()
         if self.metas is None:
             with reaching(self.wire.rank, self.peer):
@@ -257,7 +274,7 @@ class Receiver:
         return tuple(meta.unwire(buffer).to(place) for meta, buffer in buffers)
 
     def _taken(self) -> list[tuple[TensorMeta, torch.Tensor]]:
-        """The next message, by the job's backend."""
+        """The next message from the job's backend."""
         assert self.metas is not None
         message, metas = self.posted.popleft(), self.metas
         if self.wire.uneven:
@@ -270,7 +287,7 @@ class Receiver:
         return [(meta, buffer) for meta, (_, buffer) in zip(metas, message, strict=True)]
 
     def _read(self, channel: Channel) -> list[tuple[TensorMeta, torch.Tensor]]:
-        """The next message, where it lies."""
+        """The next message from a channel, in shared memory."""
         assert self.metas is not None
         metas = self.metas
         with reaching(self.wire.rank, self.peer):
@@ -289,12 +306,12 @@ def header_of(metas: Sequence[TensorMeta]) -> torch.Tensor:
 
 
 def shaped(metas: Sequence[TensorMeta], header: torch.Tensor) -> list[TensorMeta]:
-    """With the shapes that a message tells."""
+    """These descriptions with the shapes in a message's header."""
     return [replace(meta, shape=shape) for meta, shape in zip(metas, shapes_of(header), strict=True)]
 
 
 def shapes_of(header: torch.Tensor) -> list[tuple[int, ...]]:
-    """What `header_of` has written."""
+    """The shapes in a header that `header_of` has written."""
     return [tuple(row[1 : 1 + row[0]]) for row in header.tolist()]
 
 

@@ -1,4 +1,4 @@
-"""Who sends what to whom, read off a schedule: a route per boundary between two stages and pair of workers."""
+"""Derive from a schedule which worker sends what to whom: one route per boundary between stages and pair of workers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pipelag.errors import PipelagError
 from pipelag.schedules import Action, Schedule
 from pipelag.schedules.actions import Kind
 
-KINDS: tuple[Kind, ...] = ("F", "B", "R")  # of passes whose results travel
+KINDS: tuple[Kind, ...] = ("F", "B", "R")  # passes whose results go to other workers
 
 
 @dataclass(frozen=True)
 class Route:
-    """Outputs (F), gradients (B) or recomputed outputs (R) of a stage, from one worker to another.
+    """The messages with a stage's outputs (F), gradients (B) or recomputed outputs (R) from one worker to another.
 
-    count: how many messages. lane: of the routes of a kind between two workers, each has a group of its own, so that
-    no message is taken for another's.
+    count: the number of messages.
+    lane: numbers the routes of one kind between two workers. Each has a process group of its own, so that their
+        messages cannot be mistaken for one another.
     """
 
     kind: Kind
@@ -29,12 +30,12 @@ class Route:
 
     @property
     def name(self) -> str:
-        """Unique within a phase."""
+        """A name that is unique within a phase."""
         return f"{self.kind}{self.stage}:{self.source}-{self.target}"
 
 
 def consumer(action: Action, schedule: Schedule) -> Action | None:
-    """The pass that takes an action's result from another stage; None where none does."""
+    """The pass of a neighbouring stage that takes an action's result; None: no pass does."""
     kind, stage, m = action
     if kind == "F" and stage < schedule.stages:
         return Action("F", stage + 1, m)
@@ -46,17 +47,18 @@ def consumer(action: Action, schedule: Schedule) -> Action | None:
 
 
 def routes_of(schedule: Schedule) -> list[Route]:
-    """All routes, in an order that is the same on every worker.
+    """All routes of a schedule, in an order that is the same on every worker.
 
     Raises:
-        PipelagError: a backward away from its forward, or messages that are not taken in the order in which they are
-            sent.
+        PipelagError: a backward on another worker than its forward, or messages that are not received in the order in
+            which they are sent.
     """
     sent: dict[tuple[Kind, int, int, int], list[int]] = {}
     for worker, action in schedule:
         if action.kind == "B" and schedule.places[Action("F", action.stage, action.number)] != worker:
             raise PipelagError(
-                f"schedule '{schedule.name}' runs {action} away from its forward's worker, whose activations it needs"
+                f"schedule '{schedule.name}' runs {action} on another worker than its forward, whose activations it "
+                "needs"
             )
         into = consumer(action, schedule) if action.kind in KINDS else None
         target = worker if into is None else schedule.places[into]
@@ -69,8 +71,8 @@ def routes_of(schedule: Schedule) -> list[Route]:
         taken = [order[into] for m in numbers if (into := consumer(Action(kind, stage, m), schedule)) is not None]
         if taken != sorted(taken):
             raise PipelagError(
-                f"schedule '{schedule.name}' takes the messages of stage {stage} on worker {target} in another order "
-                f"than worker {source} sends them; let both do the same"
+                f"schedule '{schedule.name}' receives the messages of stage {stage} on worker {target} in another "
+                f"order than worker {source} sends them; both orders should be the same"
             )
         pair = (kind, min(source, target), max(source, target))
         lane = lanes[pair] = lanes.get(pair, -1) + 1
@@ -84,7 +86,7 @@ def stages_on(schedule: Schedule, worker: int) -> list[int]:
 
 
 def conversations(routes: Sequence[Route]) -> dict[tuple[Kind, int], set[tuple[int, int]]]:
-    """By kind and lane, the pairs of workers that talk."""
+    """By kind and lane, the pairs of workers that exchange messages."""
     pairs: dict[tuple[Kind, int], set[tuple[int, int]]] = {}
     for route in routes:
         pair = min(route.source, route.target), max(route.source, route.target)

@@ -1,4 +1,4 @@
-"""A run on real workers: phase after phase, each stage on the worker that owns it."""
+"""A training on real workers: phase after phase, each stage on the worker that holds it."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ Inputs = Callable[[int], Any]
 
 @dataclass
 class RealTraining:
-    """Training over phases on this job's workers; every rank makes one with equal arguments, and calls `run`.
+    """A training over phases on this job's workers; every rank makes one with equal arguments, and calls `run`.
 
-    Every rank holds the whole model between phases, so that the next phase may cut it elsewhere; within a phase a rank
-    trains its stage only.
+    Between phases every rank holds the whole model, so that the next phase may cut it elsewhere; within a phase a rank
+    trains only its stages.
 
     Args:
-        rate: the factor on the base rate at a step of the run.
-        uneven: minibatches differ in shape, so that every message has to tell its own.
-        checkpoints: where each stage writes its part, and whence `resume` goes on.
-        bf16: passes read the weights rounded to bfloat16, over masters in float32 (`pipelag.stage.rounded`).
-        likeness: what more the checkpoints tell of the training, for who goes on from them.
+        rate: gives the factor on the base learning rate at a step of the run.
+        uneven: minibatches differ in shape, so that every message carries its shapes.
+        checkpoints: where each stage writes its part, and from where `resume` goes on.
+        bf16: passes read weights rounded to bfloat16 from masters in float32 (`pipelag.stage.rounded`).
+        likeness: further settings that describe the training in its checkpoints.
     """
 
     job: Job
@@ -74,11 +74,11 @@ class RealTraining:
     state: dict[str, dict[str, Any]] = field(default_factory=dict)  # optimizer state by parameter name
     done: int = 0
     losses: list[float] = field(default_factory=list)  # of every minibatch done, on all ranks
-    parts: list[dict[str, Any]] = field(default_factory=list)  # the stages' restarts, until the phase goes on
-    kinds: set[str] = field(default_factory=set)  # of optimizer, whose state a restart has found
-    counted: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # by stage, in its optimizer's groups
-    seconds: float = 0.0  # spent in phases so far, before a restart too
-    carriers: set[str] = field(default_factory=set)  # what messages have gone through so far, before a restart too
+    parts: list[dict[str, Any]] = field(default_factory=list)  # the stages' "resume" parts, until the phase is done
+    kinds: set[str] = field(default_factory=set)  # the kinds of optimizer whose state a checkpoint holds
+    counted: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # by stage, counts of its optimizer's groups
+    seconds: float = 0.0  # spent in phases so far, including those before a restart
+    carriers: set[str] = field(default_factory=set)  # what messages went through so far, including before a restart
 
     def __post_init__(self) -> None:
         self.model.to(self.job.device)
@@ -88,45 +88,45 @@ class RealTraining:
             check_workers(phase, self.job.world)
             check_precision(phase, self.bf16)
         self.masters = masters_of(self.model.parameters()) if self.bf16 else None
-        self.model.zero_grad()  # those of before would be part of the first update
+        self.model.zero_grad()  # earlier gradients would become part of the first update
 
     def resume(self, step: int) -> None:
         """Go on from the complete set of checkpoints after `step` minibatches.
 
         Raises:
-            PipelagError: they are another model's, or those of a longer run.
+            PipelagError: the checkpoints are those of another model, or of a longer run.
         """
         assert self.checkpoints is not None
         folder, total = self.checkpoints.at(step), sum(phase.steps for phase in self.phases)
         if step > total:
             raise PipelagError(
-                f"the checkpoints in {folder} are of step {step}, and only {total} are to be trained; train more, or "
-                "delete them"
+                f"the checkpoints in {folder} are of step {step}, but this training has only {total} steps; train more "
+                "steps, or delete them"
             )
         try:
             take_in_full(self.model, self.checkpoints.model(step), self.masters)
         except RuntimeError as error:
             raise PipelagError(
-                f"the checkpoints in {folder} are those of another model; go on with that model, or delete them to "
-                "start anew"
+                f"the checkpoints in {folder} are those of another model; continue with that model, or delete them to "
+                "start from the beginning"
             ) from error
         self.parts = self.checkpoints.parts(step, "resume")
         self._tell_of_another(step)
         for part in self.parts:
             self._adopt(part["optimizer"])
         self.kinds = {part["kind"] for part in self.parts if part["optimizer"]}
-        self.carriers = {name for part in self.parts for name in part.get("carriers", ())}  # older ones do not tell
+        self.carriers = {name for part in self.parts for name in part.get("carriers", ())}  # older ones have none
         self.losses, self.done = self.checkpoints.losses(step), step
         self.seconds = max(part["seconds"] for part in self.parts)
 
     def _tell_of_another(self, step: int) -> None:
-        """Say how the training that left the checkpoints differs: going on with another pipeline is allowed."""
+        """Print how the training that wrote the checkpoints differs, as going on with another pipeline is allowed."""
         ends = accumulate(phase.steps for phase in self.phases)
         phase = next((phase for phase, end in zip(self.phases, ends, strict=True) if end >= step), self.phases[-1])
         left, here = training_of(self.parts), told_of(phase, self.seed, self.bf16)
         other = [f"{name} {left[name]}, now {here[name]}" for name in here if left.get(name, here[name]) != here[name]]
         if other and self.job.rank == 0:
-            print(f"pipelag: goes on from a training with {'; '.join(other)}", file=sys.stderr)
+            print(f"pipelag: continues a training with {'; '.join(other)}", file=sys.stderr)
 
     def run_phase(
         self,
@@ -137,10 +137,15 @@ class RealTraining:
         save: bool = False,
         to_come: Sequence[Phase] = (),
     ) -> dict[int, Record]:
-        """One phase to its end, on all ranks; then every rank has the whole model. Returns the records by rank.
+        """Train one phase to its end, on all ranks; afterwards every rank has the whole model.
 
         Args:
-            offset: minibatches of the phase that are done already. save: write checkpoints. to_come: the phases after.
+            offset: the number of minibatches of the phase that are already done.
+            save: whether to write checkpoints.
+            to_come: the phases after this one.
+
+        Returns:
+            The workers' records by rank.
         """
         self.job.phases += 1
         pieces = stages(self.model, phase.cuts)
@@ -164,7 +169,7 @@ class RealTraining:
     def _pipeline(
         self, assignment: Assignment, pieces: Sequence[nn.Module], inputs: Inputs, targets: Inputs, save: bool
     ) -> dict[str, Any]:
-        """This rank's stages of a phase, whatever its schedule; and what of them goes to all ranks."""
+        """Train this rank's stages for a phase, under any schedule; returns what all ranks get."""
         schedule = assignment.phase.schedule(assignment.steps)
         routes = routes_of(schedule)
         for (kind, lane), pairs in sorted(conversations(routes).items()):
@@ -178,7 +183,7 @@ class RealTraining:
             if writer is not None:
                 writers[stage] = writer
                 check_rounds(assignment.phase, assignment.marks(writer))
-        for ranks in schedule.replicas:  # a rank without a stage takes part in making the groups of those that have
+        for ranks in schedule.replicas:  # every rank takes part in making every group
             if len(ranks) > 1:
                 self.job.share(ranks)
         if not modules:
@@ -191,7 +196,7 @@ class RealTraining:
         record = performed(worker, pieces, inputs, targets)
         part: dict[str, Any] = {"record": record.packed(), "weights": {}, "optimizer": {}}
         for state in worker.stages.values():
-            if state.replica == 0:  # the others are equal to the first
+            if state.replica == 0:  # the other replicas are equal to the first
                 self._add(part, modules[state.stage], state.optimizer, state.shadows)
         return part
 
@@ -201,7 +206,7 @@ class RealTraining:
     def _whole(
         self, assignment: Assignment, pieces: Sequence[nn.Module], inputs: Inputs, targets: Inputs, save: bool
     ) -> dict[str, Any]:
-        """This rank's replica of the model, or its stage under a schedule of torch's."""
+        """Train this rank's replica of the model, or its stage under torch's schedule; returns what all ranks get."""
         method, rank = assignment.phase.method, self.job.rank
         stage, piece = (rank + 1, pieces[rank]) if method.workers == "torch" else (1, self.model)
         writer = self._writer(assignment, stage, piece)[0] if save else None
@@ -215,7 +220,7 @@ class RealTraining:
             worker = ReplicaWorker(self.job, piece, assignment, writer)
         self._load(worker.optimizer, worker.shadows, piece, stage)
         record = performed(worker, [self.model] if method.data_parallel else pieces, inputs, targets)
-        if method.data_parallel and rank:  # the replicas have averaged their losses, or rank 0 has them all
+        if method.data_parallel and rank:  # rank 0 has all losses (DDP's replicas average theirs)
             record.losses = {}
             return {"record": record.packed()}
         part: dict[str, Any] = {"record": record.packed(), "weights": {}, "optimizer": {}}
@@ -229,12 +234,12 @@ class RealTraining:
         piece: nn.Module,
         stage: int,
     ) -> None:
-        """Give an optimizer the state of the phase before, or of the checkpoint."""
+        """Give an optimizer the state from the phase before, or from the checkpoint."""
         kind = type(optimizer).__name__
         if optimizer is not None and self.kinds - {kind}:
             raise PipelagError(
-                f"the checkpoints hold the state of {', '.join(sorted(self.kinds))}, and this run has {kind}; go on "
-                "with the same optimizer, or delete them to start anew"
+                f"the checkpoints hold the state of {', '.join(sorted(self.kinds))}, but this run uses {kind}; "
+                "continue with the same optimizer, or delete them to start from the beginning"
             )
         names = names_of(self.model, list(piece.parameters()))
         state = {i: self.state[name] for i, name in enumerate(names) if name in self.state}
@@ -250,9 +255,9 @@ class RealTraining:
         optimizer: torch.optim.Optimizer | None,
         parameters: Sequence[nn.Parameter],
     ) -> None:
-        """Add what a stage has become to what goes to all ranks."""
+        """Add a stage's weights and optimizer state to what goes to all ranks."""
         held, names = names_in(self.model, piece), names_of(self.model, list(piece.parameters()))
-        # Clones: pickling a view would carry the stage's whole flat buffer along with each parameter.
+        # Clones, because pickling a view would carry the stage's whole flat buffer along with each parameter.
         state = in_full(piece, self.masters).items()
         part["weights"] |= {held[name]: on_cpu(value) for name, value in state}
         part["optimizer"] |= {names[i]: values for i, values in optimizer_state(optimizer, parameters).items()}
@@ -260,7 +265,7 @@ class RealTraining:
     def _writer(
         self, assignment: Assignment, stage: int, piece: nn.Module
     ) -> tuple[CheckpointWriter | None, dict[str, Any] | None]:
-        """What writes this stage's checkpoints, and the policy's state where the phase goes on as it was."""
+        """The writer of this stage's checkpoints, and the policy's state if the phase goes on unchanged; else None."""
         if self.checkpoints is None:
             return None, None
         phase, start = assignment.phase, assignment.start
@@ -303,7 +308,7 @@ class RealTraining:
             self.state[name] = {key: _to(value, self.job.device) for key, value in values.items()}
 
     def run(self, inputs: Inputs, targets: Inputs) -> list[dict[int, Record]]:
-        """All phases, or what is left of them; no records of those that were done before."""
+        """Train all phases, or what is left of them; returns their records, empty for phases that were already done."""
         records, first = [], 0
         for number, phase in enumerate(self.phases, start=1):
             began = time.perf_counter()
@@ -316,9 +321,11 @@ class RealTraining:
 
 
 def performed(worker: Worker, pieces: Sequence[nn.Module], inputs: Inputs, targets: Inputs) -> Record:
-    """A worker's part of a phase; what the user's own code raises goes on with a note of where, as if simulated.
+    """Perform a worker's part of a phase; returns its record.
 
-    pieces: all stages.
+    An exception from the user's code passes through with a note of where it was raised, as in the simulated executor.
+
+    pieces: the modules of all stages.
     """
     try:
         return worker.run(inputs, targets)
@@ -328,16 +335,16 @@ def performed(worker: Worker, pieces: Sequence[nn.Module], inputs: Inputs, targe
 
 
 def check_precision(phase: Phase, bf16: bool) -> None:
-    """Refuse bfloat16 where a library's workers compute, which know no masters."""
+    """Refuse bfloat16 for methods whose workers are a library's, which have no master weights."""
     if bf16 and phase.method.workers != "stages":
         raise PipelagError(
-            f"real workers of method '{phase.method.name}' compute in fp32; leave out options.precision, or take "
+            f"real workers of method '{phase.method.name}' compute in fp32 only; leave out options.precision, or set "
             "executor: simulated"
         )
 
 
 def workers_of(phase: Phase) -> int:
-    """How many workers a phase makes use of, where nobody says how many there are."""
+    """The number of workers that a phase uses if none is given."""
     method = phase.method
     if method.workers != "stages" or method.random is not None:
         return phase.stages
@@ -345,23 +352,23 @@ def workers_of(phase: Phase) -> int:
 
 
 def _round_of(phase: Phase) -> Schedule:
-    """The schedule of as many minibatches as bring every replica its turn."""
+    """The phase's schedule of as many minibatches as give every replica its turns."""
     return phase.schedule(lcm(*(phase.replicas or (1,))))
 
 
 def check_workers(phase: Phase, workers: int) -> None:
-    """Refuse a phase that real workers cannot do, or that needs another number of them."""
+    """Refuse a phase that real workers cannot perform, or that needs another number of workers."""
     method = phase.method
     if method.random is not None:
         raise random_for_real(method.name)
     if method.data_parallel and phase.cuts:
         raise PipelagError(
-            f"method '{method.name}' replicates the whole model, so the cuts {list(phase.cuts)} mean nothing to it; "
-            "give none"
+            f"method '{method.name}' replicates the whole model, so it takes no cuts, not {list(phase.cuts)}; "
+            "leave the cuts out"
         )
     if method.data_parallel and phase.recompute:
         raise PipelagError(
-            f"method '{method.name}' keeps its activations on real workers; recompute in the simulated executor, or "
+            f"method '{method.name}' cannot recompute on real workers; recompute in the simulated executor, or "
             "with a method that takes cuts"
         )
     if method.data_parallel:
@@ -369,8 +376,8 @@ def check_workers(phase: Phase, workers: int) -> None:
     if method.workers == "torch" and method.build not in SCHEDULES:
         known = " and ".join(build.__name__ for build in SCHEDULES)
         raise PipelagError(
-            f"method '{method.name}' leaves its schedule to torch, which has those of {known} alone; build it by one "
-            "of these, or let its workers be 'stages'"
+            f"method '{method.name}' leaves its schedule to torch, which has only those of {known}; build it with one "
+            "of these, or set its workers to 'stages'"
         )
     if method.workers == "torch" and phase.stages != workers:
         raise PipelagError(
@@ -378,7 +385,7 @@ def check_workers(phase: Phase, workers: int) -> None:
             "1f1b_flush"
         )
     if method.workers == "torch" and phase.recompute:
-        raise PipelagError(f"method '{method.name}' keeps its activations; recompute with gpipe or 1f1b_flush")
+        raise PipelagError(f"method '{method.name}' cannot recompute; use gpipe or 1f1b_flush")
     plan = _round_of(phase)
     routes_of(plan)
     needed = len(plan.workers)
@@ -392,10 +399,10 @@ def check_workers(phase: Phase, workers: int) -> None:
     if workers > needed:
         raise PipelagError(
             f"{workers} workers are more than the {needed} that the {phase.stages} stages of the cuts "
-            f"{list(phase.cuts)} make use of; use {needed} workers or add cuts"
+            f"{list(phase.cuts)} use; take {needed} workers, or add cuts"
         )
     raise PipelagError(
-        f"{phase.stages} stages need {needed} workers in the real executor, not {workers}; use {needed} workers, or "
+        f"{phase.stages} stages need {needed} workers in the real executor, not {workers}; take {needed} workers, or "
         f"{workers - 1} cuts"
     )
 
@@ -407,9 +414,9 @@ def names_of(model: nn.Module, parameters: Sequence[nn.Parameter]) -> list[str]:
 
 
 def names_in(model: nn.Sequential, piece: nn.Module) -> dict[str, str]:
-    """From a name within a stage to the name within the whole model, for parameters and buffers.
+    """Map names of parameters and buffers within a stage to their names in the whole model.
 
-    A stage's layers are some of the model's, one after the other.
+    A stage's layers are consecutive layers of the model.
     """
     if piece is model:
         return {name: name for name in whole_state(model)}
@@ -425,12 +432,12 @@ def names_in(model: nn.Sequential, piece: nn.Module) -> dict[str, str]:
 
 
 def check_rounds(phase: Phase, marks: Sequence[int]) -> None:
-    """Refuse a checkpoint inside a round of the replicas, which then have no common weights."""
+    """Refuse a checkpoint within a round of the replicas, when they have no common weights."""
     rounds = lcm(*(phase.replicas or (1,)))
     late = [mark for mark in marks if mark % rounds]
     if late:
         raise PipelagError(
-            f"an evaluation after {late[0]} steps of the phase falls into a round of the replicas "
+            f"an evaluation after {late[0]} steps of the phase falls inside a round of the replicas "
             f"{list(phase.replicas)}; evaluate every {rounds} steps or a multiple of that"
         )
 

@@ -1,4 +1,4 @@
-"""Experiments are data: papers' results and scales are read from config/, and become runs. No torch."""
+"""Experiments are data: papers' results and scales are read from config/ and expanded into runs. No torch."""
 
 from pipelag.experiments.expand import (
     Arm,

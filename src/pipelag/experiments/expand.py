@@ -1,4 +1,4 @@
-"""From a paper's results and a scale to runs. Nothing here names an arm: all of it is read from config/."""
+"""Expand a paper's results at a scale into runs. No arm is named here: everything is read from config/."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ CONFIG = Path("config")
 
 @dataclass(frozen=True)
 class Arm:
-    """One run of a result. `left_out`: why this scale does not make it, empty where it does; `note`: of its setup."""
+    """One run of a result.
+
+    labels: what tells it from the result's other runs, `arm` among them.
+    left_out: why this scale does not make the run; empty if it does.
+    note: the notes of its entry and its setup.
+    """
 
     labels: Mapping[str, str]
     seed: int
@@ -32,10 +37,10 @@ class Arm:
 
 
 def check_workflow(content: Mapping[str, Any]) -> Workflow:
-    """The workflow's config, checked; the file itself too, of which Snakemake's own reader takes more than it should.
+    """The workflow's config, checked. The file is checked too, as Snakemake's reader accepts more than it should.
 
     Raises:
-        PipelagError: a key that is not known or there twice, or a value that cannot be.
+        PipelagError: a key is unknown or given twice, or a value is not allowed.
     """
     if (CONFIG / "config.yaml").exists():
         read_yaml(CONFIG / "config.yaml", "the workflow's config")
@@ -58,12 +63,12 @@ def scales() -> list[str]:
 
 def _files(kind: str) -> list[str]:
     if not (CONFIG / kind).is_dir():
-        raise PipelagError(f"there is no folder '{CONFIG / kind}' here; go to the project's folder, which holds it")
+        raise PipelagError(f"there is no folder '{CONFIG / kind}' here; change to the project's folder")
     return sorted(path.stem for path in (CONFIG / kind).glob("*.yaml"))
 
 
 def load_paper(name: str) -> Paper:
-    """Read config/papers/<name>.yaml; unknown names and wrong keys are refused with the nearest."""
+    """Read config/papers/<name>.yaml; raises `PipelagError` with the nearest known name or key for a wrong one."""
     if name not in papers():
         raise unknown("paper", name, papers())
     paper: Paper = read(Paper, CONFIG / "papers" / f"{name}.yaml")
@@ -78,28 +83,32 @@ def load_paper(name: str) -> Paper:
 
 
 def _check_named(kind: str, file: str, key: str, name: str) -> None:
-    """Refuse a file that says that it is another: scales, figures and folders go by what it says."""
+    """Refuse a file that does not state its own name: scales, figures and folders use the name inside the file."""
     if name != file:
-        raise PipelagError(
-            f"{CONFIG / kind / file}.yaml says {key}: {name}; let it say {file}, or give the file that name"
-        )
+        raise PipelagError(f"{CONFIG / kind / file}.yaml says {key}: {name}; change this to {file}, or rename the file")
 
 
 def result_of(paper: Paper, name: str) -> Result:
-    """A result by id; unknown ones are refused with the nearest."""
+    """A result by its id; raises `PipelagError` with the nearest known id for an unknown one."""
     if name not in paper.results:
         raise unknown(f"result of {paper.id}", name, paper.results)
     return paper.results[name]
 
 
 def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -> Scale:
-    """Read config/scales/<name>.yaml, over what it extends.
+    """Read config/scales/<name>.yaml, merged over the scale that it extends.
 
-    `published` names the folder of results/published whose `scale.yaml` completes the scale of that name; `above`: the
-    scales that extend this one.
+    Args:
+        published: the folder of results/published whose `scale.yaml` completes the scale `published`.
+        above: the scales that extend this one, to find a cycle.
+
+    Raises:
+        PipelagError: an unknown scale, paper or folder, a wrong key, or a scale that extends itself.
     """
     if name in above:
-        raise PipelagError(f"the scale '{name}' extends itself: {' extends '.join((*above, name))}; end it somewhere")
+        raise PipelagError(
+            f"the scale '{name}' extends itself: {' extends '.join((*above, name))}; remove one of these extends"
+        )
     if name not in scales():
         raise unknown("scale", name, scales())
     scale = read(Scale, CONFIG / "scales" / f"{name}.yaml")
@@ -111,10 +120,12 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
             raise unknown("published device", published, known)
         of_device = read(Scale, folder / "scale.yaml")
         if of_device.folder:
-            raise PipelagError(f"{folder / 'scale.yaml'}: its logs lie beside it; leave out folder")
+            raise PipelagError(f"{folder / 'scale.yaml'}: the logs of this scale lie beside the file; leave out folder")
         scale = of_device.model_copy(update={"name": scale.name, "frozen": scale.frozen, "folder": str(folder)})
     if published != USUAL and name != "published" and not scale.extends and not above:
-        raise PipelagError(f"the scale '{name}' has no logs of a device '{published}'; the scale 'published' has such")
+        raise PipelagError(
+            f"the scale '{name}' has no logs by device, such as '{published}'; only the scale 'published' has them"
+        )
     if scale.extends:
         base = load_scale(scale.extends, published, (*above, name))
         merged = merge(base.setups, scale.setups, keep=True)
@@ -129,10 +140,10 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any], keep: bool = False) -> dict[str, Any]:
-    """Deep merge of dictionaries; other values of `over` replace those of `base`, and null takes a key away.
+    """Deep merge of dictionaries: other values in `over` replace those in `base`, and null removes a key.
 
-    Where `over` names another data set or model, the old one's options go. keep: a null stays, to take the key away
-    from what the merged one is merged into later.
+    Where `over` names another data set or model, the options of the old one are dropped. keep: nulls stay in the
+    result, so that they remove the keys from what the result is merged into later.
     """
     merged = dict(base)
     for key, value in over.items():
@@ -187,7 +198,7 @@ def _check_left_out(left: LeaveOut, paper: Paper, scale: Scale) -> None:
 
 @lru_cache(maxsize=64)
 def _labels(name: str, content: str) -> dict[str, set[str]]:
-    """All labels that runs of a paper have, with their values; `content`: the paper as JSON."""
+    """All labels of a paper's runs, with the values that they take. `content`: the paper as JSON."""
     labels: dict[str, set[str]] = {"arm": set()}
     for result in Paper.model_validate_json(content).results.values():
         for runs in result.runs:
@@ -202,7 +213,7 @@ ByResult = dict[str, list[Arm] | None]
 
 
 def _arms(paper: Paper, result: str, scale: Scale, by_result: ByResult) -> list[Arm]:
-    """`by_result`: those of the results asked for so far, which others may use several times; None of one under way."""
+    """As `arms`. `by_result`: the runs of the results expanded so far, which others may use; None during expansion."""
     if result not in by_result:
         by_result[result] = None
         by_result[result] = [
@@ -210,12 +221,14 @@ def _arms(paper: Paper, result: str, scale: Scale, by_result: ByResult) -> list[
         ]
     arms = by_result[result]
     if arms is None:
-        raise PipelagError(f"{paper.id}: results.{result} uses its own runs, by what it uses; end that somewhere")
+        raise PipelagError(
+            f"{paper.id}: results.{result} uses its own runs through the results that it uses; remove one of these uses"
+        )
     return arms
 
 
 def _of(runs: Runs, paper: Paper, result: str, scale: Scale, by_result: ByResult) -> Iterator[Arm]:
-    """What one entry of a result's runs stands for."""
+    """The runs that one entry of a result's `runs` stands for."""
     if runs.use:
         yield from _used(runs, paper, result, scale, by_result)
         return
@@ -233,7 +246,7 @@ def _of(runs: Runs, paper: Paper, result: str, scale: Scale, by_result: ByResult
 
 
 def _used(runs: Runs, paper: Paper, result: str, scale: Scale, by_result: ByResult) -> Iterator[Arm]:
-    """Runs of another result, with such labels and seeds."""
+    """The runs of another result that have the entry's labels (`where`) and seeds."""
     used = [arm for arm in _arms(paper, runs.use, scale, by_result) if matches(arm.labels, runs.where)]
     if not used:
         raise PipelagError(f"{paper.id}, results.{result}: no run of {runs.use} has the labels {runs.where}")
@@ -242,7 +255,7 @@ def _used(runs: Runs, paper: Paper, result: str, scale: Scale, by_result: ByResu
 
 
 def _left_out(scale: Scale, paper: str, result: str, setup: str, labels: Mapping[str, str], seed: int) -> str:
-    """Why a scale does not make a run, by the first entry that names it; empty where none does."""
+    """Why a scale does not make a run, by the first `leave_out` entry that covers it; empty if none does."""
     for entry in scale.leave_out:
         of_result = entry.paper == paper and entry.result in ("", result)
         of_setup = not entry.setups or setup in entry.setups
@@ -252,7 +265,7 @@ def _left_out(scale: Scale, paper: str, result: str, setup: str, labels: Mapping
 
 
 def missing(spec: RunSpec) -> str:
-    """Why a run cannot be made here: data that nobody may pass on, a library not installed; empty where it can."""
+    """Why a run cannot be made here, such as a library that is not installed; empty if it can be made."""
     if spec.data is not None and spec.kind == "train" and (why := absent(spec.data.name)):
         return why
     return lacking(spec.model.name, spec.options) if spec.model is not None else ""
@@ -264,7 +277,7 @@ def matches(labels: Mapping[str, str], where: Mapping[str, str | list[str]]) -> 
 
 
 def substitute(value: Any, variables: Mapping[str, Any]) -> Any:
-    """Fill `{name}` in strings; a string that is one variable only becomes its value."""
+    """Replace `{name}` in strings by the variable's value; a string that is just one `{name}` becomes the value."""
     if isinstance(value, str):
         for name, content in variables.items():
             if value == f"{{{name}}}":

@@ -1,4 +1,4 @@
-"""Refuses unknown models, data sets and methods when the config is read, not hours later when the run starts."""
+"""Refuse unknown models, data sets and methods when the config is read, not hours later when the run starts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pipelag.typed import check_keywords
 
 
 def check_names(spec: RunSpec, where: str) -> None:
-    """Refuse names that no registry has.
+    """Refuse a spec with a name that no registry has, or options, cuts or a method that cannot be.
 
     Raises:
-        PipelagError: with `where`, the unknown name and the nearest known one.
+        PipelagError: begins with `where`; for an unknown name it gives the nearest known one.
     """
     from pipelag.methods import METHODS, random_for_real
 
@@ -34,7 +34,7 @@ def check_names(spec: RunSpec, where: str) -> None:
         _known("method", phase.method, METHODS, where)
         if spec.executor == "real" and METHODS[phase.method].random is not None:
             raise PipelagError(f"{where}: {random_for_real(phase.method)}")
-        # What a method refuses it refuses of few stages too; deriving the delays of 1,712 would take seconds.
+        # A method that refuses its options does so with few stages too; deriving 1,712 stages' delays takes seconds.
         pipeline = min(phase.stages, 32), phase.microbatches
         refused = refusal(phase.method, json.dumps(phase.options, sort_keys=True), *pipeline)
         if refused:
@@ -42,7 +42,7 @@ def check_names(spec: RunSpec, where: str) -> None:
 
 
 def check_cuts(spec: RunSpec) -> None:
-    """Refuse cuts beyond a model of which it is known how many layers it has."""
+    """Refuse cuts beyond the last layer, for models whose number of layers is known."""
     assert spec.model is not None
     layers = layers_in(spec.model.name, spec.model.options)
     for phase in spec.phases:
@@ -54,13 +54,13 @@ def check_cuts(spec: RunSpec) -> None:
 
 
 def check_data(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse a data set that nobody knows, or options that it does not take."""
+    """Refuse an unknown data set, or options that it does not take."""
     from pipelag.data import DATASETS
 
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
     loader, kind = DATASETS[name], f"option of data set '{name}'"
-    if isinstance(loader, str):  # those that come with pipelag: importing them takes time
+    if isinstance(loader, str):  # comes with pipelag: its options are checked without an import, which takes time
         check_options(loader, options, kind)
     else:
         check_keywords(loader, 0, options, f"{kind}:")
@@ -68,7 +68,10 @@ def check_data(name: str, options: Mapping[str, Any]) -> None:
 
 @lru_cache(maxsize=4096)
 def refusal(method: str, options: str, stages: int, microbatches: int) -> str:
-    """Why a method, its options as JSON text, cannot run a pipeline; empty where it can. Many arms ask the same."""
+    """Why a method cannot run a pipeline; empty if it can. Cached, as many arms ask the same.
+
+    options: the method's options as JSON text.
+    """
     from pipelag.methods import get
 
     try:
@@ -79,7 +82,7 @@ def refusal(method: str, options: str, stages: int, microbatches: int) -> str:
 
 
 def models() -> set[str]:
-    """The models that come with pipelag and, where the registry is loaded already, the user's own."""
+    """The models that come with pipelag and, if the registry is loaded already, the user's own."""
     registry = sys.modules.get("pipelag.models")
     return {*HOMES, *(registry.MODELS if registry is not None else ())}
 

@@ -1,4 +1,7 @@
-"""What config/papers/*.yaml and config/scales/*.yaml may say. A wrong key is refused with its place and the nearest."""
+"""What config/papers/*.yaml and config/scales/*.yaml may say.
+
+A wrong key is refused with its place and the nearest valid key.
+"""
 
 from __future__ import annotations
 
@@ -24,36 +27,36 @@ Seeds = Annotated[list[Seed], Field(max_length=1000), AfterValidator(lambda seed
 
 
 def proper(share: tuple[int, int]) -> tuple[int, int]:
-    """A share that is one: [numerator, denominator], above 0 and at most 1."""
+    """The share, [numerator, denominator]; raises `ValueError` if it is not above 0 and at most 1."""
     if not 0 < share[0] <= share[1] <= MOST_STEPS:
         raise ValueError(f"a share is [numerator, denominator], above 0 and at most 1, not {list(share)}")
     return share
 
 
 def distinct(values: list[T], what: str) -> list[T]:
-    """Values of which none stands twice: runs of one seed are one run, and no spread would be one."""
+    """The values; raises `ValueError` if one occurs twice. Two runs with one seed are one run, and have no spread."""
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
-        raise ValueError(f"the {what} {twice} stands there twice; name each once")
+        raise ValueError(f"the {what} {twice} appears twice; name each once")
     return values
 
 
 def a_place(folder: str) -> str:
-    """A folder as Snakemake takes it: what is in braces would be a wildcard, and nobody stands for ~."""
+    """The folder; raises `ValueError` if Snakemake cannot name it: braces are wildcards, and ~ is not expanded."""
     if folder.startswith("~") or re.search(r"[{}\x00-\x1f]", folder) or folder != folder.strip():
-        raise ValueError(f"{shown(folder)} is no folder that Snakemake can name; write it without ~, {{ and }}")
+        raise ValueError(f"{shown(folder)} is not a folder name that Snakemake accepts; write it without ~, {{ and }}")
     return folder
 
 
 class Setup(Typed):
     """A named base of runs: what a paper's appendix lists for one model and data set.
 
-    cuts, replicas, microbatches: of the arms that give none of their own, so that a scale with another model can change
-    them.
-    shares: shares of a run's steps, [numerator, denominator], that arms ask for by name, for the same reason;
-    checkpoints: numbers of segments that arms ask for by name.
-    seeds: of its runs that name none, where a scale has others for them than for the rest.
-    note: a sentence for who reads what its runs came to, said below every figure and table that shows them.
+    cuts, replicas, microbatches: for arms that give none of their own. They are here so that a scale with another model
+    can change them.
+    shares: shares of a run's steps, [numerator, denominator], that arms refer to by name, for the same reason.
+    checkpoints: numbers of segments that arms refer to by name.
+    seeds: for runs that name none, if they differ from the scale's.
+    note: a sentence for readers of the runs' results, printed below every figure and table that shows them.
     """
 
     kind: str = "train"
@@ -79,12 +82,15 @@ class Setup(Typed):
 class PhaseArm(Typed):
     """A phase of an arm.
 
-    share: its steps as a fraction [numerator, denominator] of the setup's steps, a name among the setup's shares, or
-    "rest". lr_times, stage_lr_times: factors on the setup's learning rate, for all stages or for single ones. settings:
-    the method's options; one counted in minibatches may be a share of the phase's steps, {share: [1, 4]} or {share:
-    name}, and {setup: microbatches} is the setup's. cuts: layers, ranges of them such as "1-106" and "4-104:4" (every
-    fourth), or "54/107", 107 layers spread evenly over 54 stages. recompute: as of a phase, or {checkpoints: so many
-    segments of stages}, a number or a name among the setup's.
+    settings: the method's options. One that counts minibatches may be a share of the phase's steps, {share: [1, 4]} or
+    {share: name}; {setup: microbatches} takes the setup's number.
+    recompute: as in `PhaseSpec`, or {checkpoints: n} for n segments of stages: a number, or a name among the setup's
+    checkpoints.
+    cuts: layers, ranges of layers such as "1-106" and "4-104:4" (every fourth), or "54/107": 107 layers spread evenly
+    over 54 stages.
+    share: the phase's steps as a fraction [numerator, denominator] of the setup's, a name among the setup's shares, or
+    "rest".
+    lr_times, stage_lr_times: factors on the setup's learning rate, for all stages or for single ones.
     """
 
     method: str
@@ -99,7 +105,7 @@ class PhaseArm(Typed):
 
 
 class ArmConfig(PhaseArm):
-    """One arm: a phase, or several; and what it overrides in the setup."""
+    """One arm: one phase or several, and the options that it overrides in the setup."""
 
     method: str = ""
     phases: list[PhaseArm] = Field(default_factory=list)
@@ -107,11 +113,12 @@ class ArmConfig(PhaseArm):
 
 
 class Runs(Typed):
-    """Runs of a result: arms over a setup, once for every entry of `each`; or those of another result, with such labels
-    and seeds.
+    """Runs of a result: arms over a setup, once for every entry of `each`; or runs of another result.
 
-    In strings, `{name}` stands for the variable of that name in `each`; a string that is nothing else takes its type.
-    note: as a setup's, of these runs.
+    In strings, `{name}` stands for the variable of that name in `each`; a string that is just one `{name}` becomes the
+    variable's value, with its type.
+    note: as a setup's, for these runs only.
+    use: the other result; where, seeds: take only its runs with these labels and seeds.
     """
 
     setup: str = ""
@@ -125,9 +132,9 @@ class Runs(Typed):
 
 
 class Claim(Typed):
-    """A checkable claim of the paper: the predicate is in `pipelag.results`, under this id.
+    """A claim of the paper. The judge that tests it on the logs is in `pipelag.results`, under this id.
 
-    because: why it cannot be judged at all, instead of a predicate.
+    because: if it has no judge, why it cannot be judged at all.
     """
 
     id: Name
@@ -136,14 +143,14 @@ class Claim(Typed):
 
     @property
     def ours(self) -> bool:
-        """Whether it is ours and not the paper's: what a scale says where it cannot say what the paper says."""
+        """Whether the claim is pipelag's own: what a scale shows where it cannot show what the paper says."""
         return self.id.endswith("_here")
 
 
 class Result(Typed):
-    """A table, figure or claim in the text.
+    """A table, a figure, or a claim in the text.
 
-    title: what a reader calls it, where its id does not say so as `table_2` does; of what the text says, what follows
+    title: its name for readers, if the id does not give one as `table_2` does; for a claim in the text, what follows
     "In the text: ".
     """
 
@@ -165,7 +172,7 @@ class Result(Typed):
 
 
 class Citation(Typed):
-    """Who wrote a paper and where it can be read. arxiv, doi: its numbers there; pages link to them."""
+    """Who wrote a paper, and where it can be read. arxiv, doi: its identifiers there, to which pages link."""
 
     authors: list[str]
     venue: str
@@ -175,13 +182,13 @@ class Citation(Typed):
 
     @property
     def links(self) -> list[tuple[str, str]]:
-        """Names and addresses."""
+        """The name and the address of each link."""
         links = [(f"arXiv:{self.arxiv}", f"https://arxiv.org/abs/{self.arxiv}")] if self.arxiv else []
         return links + ([(f"doi:{self.doi}", f"https://doi.org/{self.doi}")] if self.doi else [])
 
 
 class Paper(Typed):
-    """A paper's file."""
+    """The content of a file in config/papers."""
 
     id: Name
     title: str
@@ -195,15 +202,18 @@ class Paper(Typed):
     @field_validator("citation")
     @classmethod
     def of_one_year(cls, citation: Citation | None, info: ValidationInfo) -> Citation | None:
-        """The year is that of the version that is cited, wherever it is shown."""
+        """Refuse a citation of another year than the paper's: both are the cited version's."""
         year = info.data.get("year")
         if citation is not None and year not in (None, citation.year):
-            raise ValueError(f"it is of {citation.year} and the paper's year {year}; both are the cited version's")
+            raise ValueError(
+                f"the citation's year is {citation.year}, but the paper's year is {year}; both should be the cited "
+                "version's"
+            )
         return citation
 
 
 def reading_order(paper: Paper) -> list[str]:
-    """A paper's results as a reader looks for them: tables, figures, then what the text says, by their numbers."""
+    """A paper's results in a reader's order: tables and figures by their numbers, then claims in the text."""
 
     def place(name: str) -> tuple[int, int, str]:
         kind, _, rest = name.partition("_")
@@ -211,14 +221,14 @@ def reading_order(paper: Paper) -> list[str]:
         order = {"table": 0, "figure": 1, "text": 3}.get(kind, 2)
         return order, int(number[0]) if number else 0, "" if order == 3 else rest
 
-    return sorted(paper.results, key=place)  # what the text says stays in the order of the config
+    return sorted(paper.results, key=place)  # claims in the text stay in the order of the config
 
 
 class LeaveOut(Typed):
     """Runs that a scale does not make, and why; tables show the reason.
 
-    Those of a result, or of some setups whatever results need them; where: of these, the runs with such labels; seeds:
-    of these, the runs with such seeds.
+    result, setups: the runs of a result, those over these setups in any result, or both conditions together.
+    where, seeds: of these, only the runs with these labels and seeds.
     """
 
     paper: Name
@@ -229,16 +239,17 @@ class LeaveOut(Typed):
     why: str
 
 
-USUAL = "cpu"  # the folder of results/published that nobody needs to name
+USUAL = "cpu"  # the default folder of results/published
 
 
 class Scale(Typed):
-    """How large a scale's runs are: overrides per setup, merged into the paper's.
+    """How large a scale's runs are: overrides per setup, which are merged into the paper's setups.
 
-    A value of null takes away what the paper or the extended scale says there; of a whole setup: its overrides.
-    `least_seeds`: how many a comparison of arms needs, by paper, where it is more than one; fewer do not tell.
-    `hours`: what the runs that a paper's results ask for first may take in all, by paper; `pipelag list --hours` prints
-    it beside what they took.
+    A null removes the value of the paper or of the extended scale; a null for a whole setup removes its overrides.
+    least_seeds: by paper, the number of seeds that a comparison of arms needs, if more than one; with fewer it cannot
+    be judged.
+    hours: by paper, the hours that its runs may take in all, where a run counts for the paper that asks for it first.
+    `pipelag list --hours` prints them beside the hours that they took.
     """
 
     name: Name
@@ -251,28 +262,28 @@ class Scale(Typed):
     least_seeds: dict[str, Annotated[int, Field(ge=1, le=1000)]] = Field(default_factory=dict)
     hours: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
     frozen: bool = False
-    folder: Annotated[str, AfterValidator(a_place)] = ""  # of the runs; else results/<name>
+    folder: Annotated[str, AfterValidator(a_place)] = ""  # of the runs; empty: results/<name>
 
     @property
     def device(self) -> str:
-        """Of published logs, the name of their folder where it is not the usual one; empty otherwise."""
+        """For published logs, the name of their folder unless it is the default one; empty otherwise."""
         name = self.folder.rpartition("/")[2]
         return name if self.name == "published" and name != USUAL else ""
 
     @property
     def figures(self) -> str:
-        """The folder of what is drawn at this scale."""
+        """The folder of the figures and tables at this scale."""
         return f"figures/{self.name}" + (f"-{self.device}" if self.device else "")
 
     def asked_beside(self, more: str) -> str:
-        """What Snakemake is told of this scale and of more, before the names of results; or nothing."""
+        """Snakemake's arguments for this scale and for `more`, to go before the names of results; empty if none."""
         scale = "" if self.name == "quick" else f"scale={self.name}"
         words = " ".join(filter(None, (scale, f"published={self.device}" if self.device else "", more)))
         return f"--config {words} -- " if words else ""
 
 
 class Workflow(Typed):
-    """config/config.yaml, with what `--config` says over it."""
+    """The content of config/config.yaml, overridden by `--config`."""
 
     scale: Name
     device: Literal["auto", "cpu", "cuda"]
@@ -285,9 +296,9 @@ class Workflow(Typed):
 
 
 def read(model: type[M], path: Path) -> M:
-    """Read and validate a YAML file; the first mistake is named with its place and the nearest valid key.
+    """Read and validate a YAML file; the first mistake is refused with its place and the nearest valid key.
 
-    A file that has not changed since is not read again: what was made of it is to be left as it is.
+    A file that has not changed is not read again, so callers must not change the object that they get.
     """
     try:
         now = path.stat()
@@ -298,12 +309,12 @@ def read(model: type[M], path: Path) -> M:
 
 @lru_cache(maxsize=128)
 def _unchanged(model: type[BaseModel], path: Path, *_: Any) -> BaseModel:
-    """What a file says, by where it is and what its folder says of it."""
+    """The validated file, cached by its path, time of change, size and inode."""
     return validate(model, read_yaml(path, "a config file"), str(path))
 
 
 def validate(model: type[M], content: Any, where: str) -> M:
-    """`model.model_validate`, refusing with one sentence."""
+    """As `model.model_validate`, but raises `PipelagError` with one sentence."""
     try:
         return model.model_validate(content)
     except ValidationError as error:

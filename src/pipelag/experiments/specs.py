@@ -1,4 +1,4 @@
-"""An arm over a setup becomes the spec of a run: shares, factors and ranges of cuts written out."""
+"""Turn an arm over a setup into the spec of a run: shares, factors and ranges of cuts are written out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from pipelag.typed import MOST_STAGES, mistake
 
 
 def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
-    """The run of an arm over a setup."""
+    """The spec of an arm over a setup.
+
+    Raises:
+        PipelagError: a name or a value that no run can have; begins with `where`.
+    """
     optimizer = setup.optimizer
     if optimizer is not None and arm.lr_times != 1.0:
         optimizer = optimizer.model_copy(update={"lr": _rounded(optimizer.lr * arm.lr_times)})
@@ -48,11 +52,11 @@ def spec_of(setup: Setup, arm: ArmConfig, seed: int, where: str) -> RunSpec:
 
 
 def _phase(phase: PhaseArm, setup: Setup, rest: int, base: float, everywhere: float, where: str) -> dict[str, Any]:
-    """A phase as a spec has it.
+    """The phase's fields in a spec.
 
     Args:
-        rest: the steps that the phases before it leave.
-        base, everywhere: the optimizer's rate, and the factor on it for all stages.
+        rest: the setup's steps minus those of the phases before this one.
+        base: the optimizer's learning rate; everywhere: the factor on it for all stages.
     """
     cuts = cuts_of(phase.cuts or setup.cuts, where)
     factors = {stage: everywhere for stage in range(1, len(cuts) + 2)}
@@ -71,7 +75,7 @@ def _phase(phase: PhaseArm, setup: Setup, rest: int, base: float, everywhere: fl
 
 
 def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
-    """Layers to cut after, ranges ("1-106", "4-104:4") and even spreads ("54/107") written out."""
+    """The layers to cut after, with ranges ("1-106", "4-104:4") and even spreads ("54/107") written out."""
     cuts: list[int] = []
     for place in [places] if isinstance(places, str) else places:
         even = re.fullmatch(r"(\d+)/(\d+)", str(place))
@@ -82,8 +86,8 @@ def cuts_of(places: Sequence[int | str] | str, where: str) -> list[int]:
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", str(place))
         if match is None or match[3] == "0" or int(match[2] or match[1]) < int(match[1]):
             raise PipelagError(
-                f"{where}: '{shortened(str(place))}' is no layer, no range of layers such as 1-106 or 4-104:4, and no "
-                "even spread such as 54/107, 107 layers over 54 stages"
+                f"{where}: '{shortened(str(place))}' is not a layer, a range of layers such as 1-106 or 4-104:4, or an "
+                "even spread such as 54/107 (107 layers over 54 stages)"
             )
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         _few(len(cuts) + (last + 1 - first) // step, where)
@@ -97,12 +101,12 @@ def _few(stages: int, where: str) -> None:
 
 
 def evenly(stages: int, layers: int) -> list[int]:
-    """The cuts that spread layers evenly, in their order, over stages (PipeMare section 4.1)."""
+    """The cuts that spread layers evenly over stages (PipeMare, section 4.1)."""
     return [(2 * i * layers + stages) // (2 * stages) for i in range(1, stages)]
 
 
 def recompute_of(value: bool | int | dict[str, int | str], stages: int, setup: Setup, where: str) -> bool | int:
-    """Stages per segment; {checkpoints: n} makes n segments as nearly as segments of one length can."""
+    """The number of stages per segment. {checkpoints: n} stands for n segments, or as close as equal segments get."""
     if not isinstance(value, dict):
         return value
     count = value.get("checkpoints")
@@ -111,12 +115,14 @@ def recompute_of(value: bool | int | dict[str, int | str], stages: int, setup: S
             raise unknown(f"{where}: number of checkpoints", count, setup.checkpoints)
         count = setup.checkpoints[count]
     if len(value) != 1 or not isinstance(count, int) or not 1 <= count <= stages:
-        raise PipelagError(f"{where}: recompute takes true, stages per segment, or {{checkpoints: 1 to {stages}}}")
+        raise PipelagError(
+            f"{where}: recompute should be true, a number of stages per segment, or {{checkpoints: 1 to {stages}}}"
+        )
     return -(-stages // count)
 
 
 def _setting(value: Any, steps: int, setup: Setup, where: str) -> Any:
-    """A method's setting: a share of the phase's steps, {share: [1, 4]}, or the setup's own, {setup: microbatches}."""
+    """A method's setting, with {share: [1, 4]} of the phase's steps and {setup: microbatches} written out."""
     if value == {"setup": "microbatches"}:
         return setup.microbatches
     if isinstance(value, dict) and value.keys() == {"share"}:
@@ -125,7 +131,7 @@ def _setting(value: Any, steps: int, setup: Setup, where: str) -> Any:
 
 
 def _share(share: Any, steps: int, setup: Setup, where: str) -> int:
-    """So many of the steps, at least one; a name stands for one of the setup's shares."""
+    """That share of the steps, at least one step; a name stands for one of the setup's shares."""
     if isinstance(share, str):
         if share not in setup.shares:
             raise unknown(f"{where}: share", share, setup.shares)
@@ -142,14 +148,14 @@ def _share(share: Any, steps: int, setup: Setup, where: str) -> int:
 
 
 def _number(value: float | str, where: str) -> float:
-    """A factor that a variable stood for."""
+    """A factor on a stage's rate, which may have been a variable and so be a string."""
     try:
         number = float(value)
     except ValueError as error:
-        raise PipelagError(f"{where}: the factor on a stage's rate is '{value}', which is no number") from error
+        raise PipelagError(f"{where}: the factor on a stage's rate is '{value}', which is not a number") from error
     return number
 
 
 def _rounded(rate: float) -> float:
-    """0.1 * 0.1 is to read 0.01 in logs and to hash as that."""
+    """The rate to ten digits, so that 0.1 * 0.1 is logged and hashed as 0.01."""
     return float(f"{rate:.10g}")

@@ -1,4 +1,4 @@
-"""What a command to draw or train has to tell Snakemake beside what config/config.yaml says."""
+"""The `--config` values that a command line for Snakemake needs where config/config.yaml does not have them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pipelag.plugins import configured, named_plugins
 
 
 def asked_for() -> list[str]:
-    """The papers of config/config.yaml, in its order; all where it is not there."""
+    """The papers in config/config.yaml, in its order; all papers if there is no such file."""
     path = CONFIG / "config.yaml"
     return check_workflow(read_yaml(path, "the workflow's config")).papers if path.exists() else papers()
 
 
 def beyond(shown: Sequence[str]) -> str:
-    """What Snakemake has to be told of these papers and of the plugins where config/config.yaml does not say them all.
+    """The `papers=` and `plugins=` that Snakemake needs where config/config.yaml lacks one of these papers or plugins.
 
-    What it is told stands in the place of what the config says: so all are named where one is not there.
+    `--config` replaces the file's list, so the whole list is given even if only one name is missing.
     """
     pairs = {"plugins": (named_plugins(), configured()), "papers": (list(shown), asked_for())}
     more = {key: names for key, (names, known) in pairs.items() if set(names) - set(known)}

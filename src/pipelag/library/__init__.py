@@ -1,1 +1,1 @@
-"""What `pipelag.train` is made of: a user's data and optimizer, what is measured and told meanwhile, real workers."""
+"""The parts of `pipelag.train`: a user's data and optimizer, measuring and reporting, checkpoints, real workers."""

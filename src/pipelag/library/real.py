@@ -1,7 +1,8 @@
-"""`pipelag.train` on real workers, followed from here by the checkpoints that its stages write.
+"""`pipelag.train` on real workers, which this process follows by the checkpoints that the stages write.
 
-A stage's part of a checkpoint holds its weights, and the last one's the losses since the mark before. So whoever
-started the workers can tell of steps and measure the model while they go on, and they know nothing of it.
+Each stage's part of a checkpoint holds its weights, and the last stage's part holds the losses since the checkpoint
+before. From these the launching process reports steps and measures the model while the workers continue; the workers
+take no part in that.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ def train_real(
     patience: float | None,
     **how: Any,
 ) -> tuple[list[float], list[dict[str, float]]]:
-    """Train on real workers; returns the losses and the evaluations. The model then has the trained weights.
+    """Train on real workers; returns the losses and the evaluations, and leaves the trained weights in the model.
 
     Args:
-        how: what `RealTraining` is told beside job, model and phases.
+        how: further arguments of `RealTraining`, besides job, model and phases.
     """
     ends = list(accumulate(phase.steps for phase in phases))
     total, workers = ends[-1], workers or max(map(workers_of, phases))
@@ -78,18 +79,18 @@ def train_real(
     if not supply.numbered:
         supply = Supply(list(noted(supply.first(total))))
     elif isinstance(supply.batches, (list, tuple)):
-        supply = replace(supply, batches=supply.batches[:total])  # the others need not travel
-    first = next(noted(supply.first(total)))  # refused here rather than by every worker
+        supply = replace(supply, batches=supply.batches[:total])  # the others need not be sent to the workers
+    first = next(noted(supply.first(total)))  # so that wrong data are refused here and not by every worker
     if checkpoints is not None:
         refuse_simulated(Path(checkpoints))
-    if wishes.validation is not None:  # an hour later would be late for a mistake
+    if wishes.validation is not None:  # finds mistakes now and not at the first evaluation
         wishes.validation.measure(model, next(model.parameters()).device, most=1)
     model.train()
     with _store_in(checkpoints, wishes.kept_at(every, ends, total), wishes) as store:
         resume, like = 0, dict[str, str]()
         if store is not None:
             resume = store.rewind(wishes.marks(total) if wishes.validation is not None else ())
-            if resume == total and fits(store.model(total), model):  # else the workers refuse it
+            if resume == total and fits(store.model(total), model):  # otherwise the workers refuse the checkpoint
                 asked = told_of(phases[-1], how["seed"], how["bf16"])
                 store.check_over(total, asked | optimizer_of(model, how["optimizer"]))
         if checkpoints is not None and store is not None:
@@ -101,7 +102,7 @@ def train_real(
             if store is not None:
                 follower = Follower(store, telling, copied(model), checkpoints is not None)
                 if how["bf16"]:
-                    masters_of(follower.model.parameters())  # it shows weights rounded, as passes read them
+                    masters_of(follower.model.parameters())  # it is measured with rounded weights, as passes read them
             given: dict[str, Any] = {
                 "model": copied(model).cpu(),
                 "batches": supply,
@@ -122,12 +123,12 @@ def train_real(
                 assert follower is not None
                 state, losses = follower.stopped, telling.losses()
             load_whole(model, state)
-            model.zero_grad()  # those of before are of other weights
+            model.zero_grad()  # gradients from before belong to other weights
             return losses, telling.evaluations
 
 
 def copied(model: nn.Sequential) -> nn.Sequential:
-    """A copy of the model; what cannot be copied is refused as what cannot be sent to workers."""
+    """A copy of the model. Raises the error for what cannot be sent to workers if the model cannot be copied."""
     try:
         twin = copy.deepcopy(model)
     except Exception as error:
@@ -138,7 +139,7 @@ def copied(model: nn.Sequential) -> nn.Sequential:
 
 
 def optimizer_of(model: nn.Sequential, make: OptimizerFactory) -> dict[str, str]:
-    """The optimizer as checkpoints tell of it; nothing where its function makes none but of a stage's parameters."""
+    """The optimizer's description as in checkpoints; empty if its function fails on the parameters of a whole model."""
     with suppress(Exception):
         optimizer = group_by_stage(make, [list(model.parameters())], {}, [1])
         return {"optimizer": described(optimizer)} | grouped(groups_of(optimizer)) if optimizer is not None else {}
@@ -147,34 +148,34 @@ def optimizer_of(model: nn.Sequential, make: OptimizerFactory) -> dict[str, str]
 
 @contextmanager
 def _store_in(folder: str | Path | None, marks: set[int], wishes: Wishes) -> Iterator[Checkpoints | None]:
-    """The checkpoints: in the user's folder, in one that goes at the end where only the telling needs them, or none."""
+    """A context with the checkpoints: in the user's folder, else in a temporary one if reports need them, else None."""
     if folder is not None:
         with alone(Path(folder)):
             yield Checkpoints(Path(folder), frozenset(marks))
     elif wishes.follows or wishes.progress:
-        with workers_folder() as aside:  # should this process be killed, the next launcher removes it
+        with workers_folder() as aside:  # if this process is killed, the next launcher removes the folder
             yield Checkpoints(aside, frozenset(marks))
     else:
         yield None
 
 
 class Follower:
-    """Looks for checkpoints that have become complete, and tells of the steps up to them.
+    """Looks for checkpoints that have become complete, and reports the steps up to them.
 
     Args:
-        model: a copy to measure, on the device where that is to be.
-        stay: the checkpoints are the user's; else those that have been told of are removed.
+        model: a copy of the model, to be measured on the device where it is.
+        stay: True: keep the checkpoints, as they are the user's. False: remove each once its steps have been reported.
     """
 
     def __init__(self, store: Checkpoints, telling: Telling, model: nn.Sequential, stay: bool) -> None:
         self.store, self.telling, self.model, self.stay = store, telling, model, stay
         self.place = next(model.parameters()).device
-        self.stopped: Tensors = {}  # the model's state where a callback has ended the training
+        self.stopped: Tensors = {}  # the model's state if a callback has ended the training
         done = store.steps()
         self.left = [*done, *(mark for mark in sorted(store.marks) if mark > max(done, default=0))]
 
     def __call__(self) -> None:
-        """Tell of every mark, in order, whose checkpoint is complete."""
+        """Report up to every mark whose checkpoint is complete, in order."""
         while self.left and self.store.complete(self.left[0]):
             step = self.left.pop(0)
             losses = [loss for part in self.store.parts(step, "losses") for loss in part["losses"]]
@@ -182,14 +183,14 @@ class Follower:
                 self._tell(step, losses)
             except Stop:
                 self.stopped = self.store.model(step)
-                self.telling.losses().extend(losses[len(losses) - (step - self.telling.done) :])  # not told of
+                self.telling.losses().extend(losses[len(losses) - (step - self.telling.done) :])  # not reported yet
                 raise
-            if not self.stay:  # the folder stays: stages look through it
+            if not self.stay:  # remove the files but not the folder, which stages look through
                 for path in self.store.at(step).iterdir():
                     path.unlink(missing_ok=True)
 
     def _tell(self, step: int, losses: list[float]) -> None:
-        """Of the steps since the mark before, and of the one at `step`."""
+        """Report the steps since the mark before, and the checkpoint and evaluation at `step`."""
         for loss in losses:
             self.telling.step(torch.tensor(loss, dtype=torch.float64))
         wishes = self.telling.wishes
@@ -204,13 +205,13 @@ class Follower:
 def _task(
     job: Any, model: nn.Sequential, batches: Supply, resume: int, rules: Sequence[Any], **how: Any
 ) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """What every worker does. rules: predictions that the caller has registered."""
+    """What every worker runs. `rules`: prediction rules that the caller has registered."""
     for kind, rule, velocity in rules:
         prediction_rule(kind, velocity)(rule)
     training = RealTraining(job, model.train(), **how)
     if resume:
         training.resume(resume)
-    look_up = lru_cache(1)(batches.__getitem__)  # once where a worker wants both: data may count how often
+    look_up = lru_cache(1)(batches.__getitem__)  # look up once for inputs and targets: data may count look-ups
     training.run(
         lambda step: to(look_up(step)[0], job.device),
         lambda step: to(look_up(step)[1], job.device),

@@ -1,4 +1,7 @@
-"""Checkpoints of `pipelag.train` where simulated: a file and the one before, from which it goes on bit for bit."""
+"""Checkpoints of `pipelag.train` in the simulated executor: the newest file and the one before it.
+
+A training resumes from them bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
 
 NAME = "simulated.pt"
-OURS = "pipelag.train"  # whose the file is
+OURS = "pipelag.train"  # the owner noted in the file
 PLAIN = (bool, int, float, str, type(None), torch.Tensor)
 
 
@@ -31,8 +34,8 @@ class TrainingCheckpoint:
     """The checkpoint of one training.
 
     Args:
-        marks: after how many steps it is written.
-        like: what is told of its rates and its loss (`pipelag.library.likeness`).
+        marks: the numbers of steps after which it is written.
+        like: descriptions of the training's rates and loss (`pipelag.library.likeness`).
     """
 
     def __init__(
@@ -41,13 +44,13 @@ class TrainingCheckpoint:
         self.path, self.marks, self.phases, self.seed, self.bf16 = folder / NAME, marks, phases, seed, bf16
         self.like, self.past, self.done = dict(like), dict[str, str](), 0
         self.total = sum(phase.steps for phase in phases)
-        self.descriptions: dict[int, dict[str, str]] = {}  # by phase
+        self.descriptions: dict[int, dict[str, str]] = {}  # phase -> name of a property -> its description
 
     def save(self, training: SimulatedTraining, telling: Telling) -> None:
-        """Everything that the steps to come depend on, and what was told of those done."""
+        """Write everything that later steps depend on, and what has been reported of the steps done."""
         state = {
             "training": training.state_dict(),
-            "buffers": dict(training.model.named_buffers()),  # with those that a model's state leaves out
+            "buffers": dict(training.model.named_buffers()),  # including those that a model's state leaves out
             "losses": list(telling.losses()),
             "evaluations": list(telling.evaluations),
             "phases": [phase.steps for phase in self.phases],
@@ -59,10 +62,10 @@ class TrainingCheckpoint:
             telling.wishes.on_checkpoint(training.done, self.path)
 
     def resume(self, training: SimulatedTraining) -> dict[str, Any] | None:
-        """Go on from the newest checkpoint that is whole; what it says, None where there is none.
+        """Resume from the newest intact checkpoint; returns its content, or None if there is no checkpoint.
 
         Raises:
-            PipelagError: it is another training's, or a longer one's.
+            PipelagError: the checkpoint is of another training, or of a step beyond this training's end.
         """
         for path in (self.path, checkpoint.before(self.path)):
             saved = checkpoint.load(path, of=OURS)
@@ -74,18 +77,18 @@ class TrainingCheckpoint:
                 self.past, self.done = saved.get("like", {}), training.done
                 warn_of_others(self.path.parent, self.past, self.like, self.done)
                 if training.done == self.total:
-                    sentence = f"{path} holds all {self.total} steps, and nothing was left to train"
+                    sentence = f"{path} holds all {self.total} steps already; there was nothing left to train"
                     print(f"pipelag: {sentence}", file=sys.stderr)
                 return saved
         return None
 
     def seen(self, data: Mapping[str, str]) -> None:
-        """Of the data, of which something is told as soon as one minibatch is there."""
+        """Note the description `data` of the data, which needs a first minibatch; warns if the data have changed."""
         warn_of_others(self.path.parent, self.past, data, self.done)
         self.like |= data
 
     def _description(self, training: SimulatedTraining, number: int) -> dict[str, str]:
-        """What is said of a phase, by which another training is known."""
+        """The descriptions of a phase that must be the same for a training to resume."""
         if number not in self.descriptions:
             phase, optimizer = self.phases[number], training.optimizer_of(number)
             self.descriptions[number] = told_of(phase, self.seed, self.bf16) | {
@@ -98,34 +101,34 @@ class TrainingCheckpoint:
     def _check(self, path: Path, saved: Mapping[str, Any], training: SimulatedTraining) -> None:
         done, phase = saved["training"]["done"], saved["training"]["phase"]
         if not fits(saved["training"]["model"], training.model):
-            raise PipelagError(f"the checkpoint {path} is of another model; go on with that model, or delete it")
+            raise PipelagError(f"the checkpoint {path} is of another model; continue with that model, or delete it")
         if done > self.total:
             raise PipelagError(
-                f"the checkpoint {path} is of step {done}, and only {self.total} are to be trained; train more, or "
-                "delete it"
+                f"the checkpoint {path} is of step {done}, but this training has only {self.total} steps; train more "
+                "steps, or delete it"
             )
         until = [sum(each.steps for each in self.phases[: number + 1]) for number in range(len(self.phases))]
         if phase >= len(self.phases) or done > until[phase]:
             raise PipelagError(
-                f"the checkpoint {path} is of step {done}, in phase {phase + 1}, where this training is in another; "
-                "give the phases that it was written with (the last may be longer), or delete it"
+                f"the checkpoint {path} is of step {done}, in phase {phase + 1}, but this training is in another phase "
+                "at that step; give the phases of the checkpoint (the last may be longer), or delete it"
             )
         for number in range(phase + 1):
             was, now = saved["told"][number], self._description(training, number)
-            if number < phase:  # the one that it is in may be longer now
+            if number < phase:  # the phase of the checkpoint may be longer now, but not the finished ones
                 was = was | {"steps": str(saved["phases"][number])}
                 now = now | {"steps": str(self.phases[number].steps)}
             for name, value in now.items():
                 if was.get(name) != value:
                     before, here = apart(str(was.get(name)), value)
                     raise PipelagError(
-                        f"the checkpoint {path} is of a training with {name} {before}, and this one has {name} {here}: "
-                        "where simulated, the same training alone goes on; name another folder"
+                        f"the checkpoint {path} is of a training with {name} {before}, but this one has {name} {here}: "
+                        "the simulated executor continues only the same training; name another folder"
                     )
 
 
 def apart(one: str, other: str) -> tuple[str, str]:
-    """Where two lists of settings told alike differ first; both whole where they are not alike.
+    """The first setting in which two descriptions of settings differ; both as a whole if their forms differ.
 
     >>> apart("betas=(0.9, 0.999), lr=0.01, of 2; lr=0.01, of 4", "betas=(0.9, 0.999), lr=0.02, of 2; lr=0.02, of 4")
     ('lr=0.01', 'lr=0.02')
@@ -139,7 +142,7 @@ def apart(one: str, other: str) -> tuple[str, str]:
 
 
 def closed(told: str) -> str:
-    """A setting without the brackets behind it that were opened before it, and what follows these."""
+    """A setting's text up to the first closing bracket that was opened before it."""
     depth = 0
     for place, letter in enumerate(told):
         depth += (letter in "([{") - (letter in ")]}")
@@ -149,7 +152,7 @@ def closed(told: str) -> str:
 
 
 def settings_of(method: Method, stages: int) -> str:
-    """A method's settings, also those that its rates keep to themselves."""
+    """A method's settings as text; those inside its rate function show as the function's values."""
     settings = re.sub(r" at 0x[0-9a-f]+", "", repr((method.forward_reads, method.backward_reads, method.update)))
     if method.learning_rate is None:
         return settings
@@ -157,7 +160,7 @@ def settings_of(method: Method, stages: int) -> str:
 
 
 def groups_told(optimizer: torch.optim.Optimizer | None) -> str:
-    """The settings of its groups, one after the other, and how many tensors are in each."""
+    """The settings of an optimizer's groups as text, each with its number of tensors."""
     groups = optimizer.param_groups if optimizer is not None else []
     settings = [
         ", ".join([*(f"{key}={group[key]}" for key in sorted(group) if key != "params"), f"of {len(group['params'])}"])
@@ -167,7 +170,11 @@ def groups_told(optimizer: torch.optim.Optimizer | None) -> str:
 
 
 def storable(value: Any, where: str = "the training's state") -> Any:
-    """The same with Python's own numbers and containers; what else a checkpoint could not be read with is refused."""
+    """A value with plain Python numbers and containers in place of others.
+
+    Raises:
+        PipelagError: there is something in it that could not be read back from a checkpoint.
+    """
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
@@ -178,7 +185,7 @@ def storable(value: Any, where: str = "the training's state") -> Any:
     if isinstance(value, PLAIN):
         return value
     raise PipelagError(
-        f"{where} holds a {type(value).__name__}, which a checkpoint cannot keep; leave checkpoints out, or keep "
+        f"{where} holds a {type(value).__name__}, which a checkpoint cannot hold; leave checkpoints out, or keep "
         "tensors and numbers there"
     )
 
@@ -192,10 +199,10 @@ def checkpoint_in(
     bf16: bool,
     like: Callable[[], Mapping[str, str]],
 ) -> Iterator[TrainingCheckpoint | None]:
-    """The checkpoint in a user's folder, where there is one.
+    """A context with the checkpoint in a user's folder; None if no folder is given.
 
     Raises:
-        PipelagError: real workers' checkpoints are there, or another process is at work.
+        PipelagError: the folder holds checkpoints of real workers, or another process is using it.
     """
     if folder is None:
         yield None
@@ -207,7 +214,7 @@ def checkpoint_in(
 
 
 def refuse_simulated(folder: Path) -> None:
-    """Real workers do not go on from a simulated training's checkpoint."""
+    """Raise `PipelagError` if a folder holds a simulated checkpoint, from which real workers cannot resume."""
     if (folder / NAME).exists() or checkpoint.before(folder / NAME).exists():
         raise PipelagError(
             f"{folder} holds a checkpoint of the simulated executor; use executor='simulated', or name another folder"
@@ -215,10 +222,11 @@ def refuse_simulated(folder: Path) -> None:
 
 
 def retell(saved: Mapping[str, Any], telling: Telling) -> None:
-    """Tell of the steps and evaluations that a checkpoint knows of.
+    """Report again the steps and evaluations in a checkpoint.
 
     Raises:
-        Stop: a callback has; all that the checkpoint knows of is told of as done, for these are its weights.
+        Stop: a callback has raised it. All steps in the checkpoint still count as done, since the model has the weights
+            after them.
     """
     rows = {row["step"]: row for row in saved["evaluations"]}
     losses = saved["losses"]
@@ -231,4 +239,4 @@ def retell(saved: Mapping[str, Any], telling: Telling) -> None:
         telling.evaluations += [row for step, row in rows.items() if step in telling.marks and step not in done]
         raise
     finally:
-        telling.losses()  # in float64, which others to come are not
+        telling.losses()  # convert these now: they are float64, and later losses are not

@@ -1,4 +1,4 @@
-"""A user's minibatches: by number or in order, gone through once or several times, taken apart."""
+"""A user's minibatches, by number or in order, for one epoch or several, as (inputs, targets)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from pipelag.tensors import sent
 
 @dataclass(frozen=True)
 class Supply:
-    """Minibatches as (inputs, targets), each looked at before it is used.
+    """Minibatches as (inputs, targets), each checked before it is used.
 
     Args:
         batches: indexable by number, or any iterable. An iterable is iterated anew in every epoch, so that a
-            `DataLoader` shuffles as it does in a loop of one's own.
-        epochs: how often they are gone through.
-        unpack: what a minibatch is -> (inputs, targets); None: it is such a pair.
-        seed: of what numbered minibatches draw when they are looked up, and `unpack` from them: by (seed, number), so
-            that it is the same in every process. What is gone through in order draws as the caller's script has seeded.
+            `DataLoader` shuffles as it does in a user's own loop.
+        epochs: how many times the minibatches are used.
+        unpack: item of `batches` -> (inputs, targets); None: the items are such pairs.
+        seed: for random draws while a numbered minibatch is looked up and unpacked; they depend on (seed, number) alone
+            and so are the same in every process. Iterables draw from the generators that the caller's script has
+            seeded.
     """
 
     batches: Any
@@ -36,34 +37,38 @@ class Supply:
 
     @property
     def numbered(self) -> bool:
-        """Whether minibatches are taken by number; else in order."""
+        """Whether minibatches are looked up by number; otherwise they are iterated in order."""
         return asked.numbered(self.batches)
 
     @property
     def length(self) -> int | None:
-        """Minibatches in an epoch; None where the data do not say."""
+        """The number of minibatches in an epoch; None if the data have no length."""
         try:
             return len(self.batches)
         except TypeError:
             return None
 
     def __getitem__(self, step: int) -> tuple[Any, Any]:
-        """Minibatch `step` of numbered ones. Those of pipelag (`Minibatches`) go on without end by themselves."""
+        """Minibatch `step` of numbered ones; data that are not endless start again after every epoch."""
         direct = self.epochs == 1 or hasattr(self.batches, "epoch") or not self.length
         with self._drawing(step):
             return self._pair(self.batches[step if direct else step % (self.length or 1)], step)
 
     def _drawing(self, step: int) -> AbstractContextManager[None]:
-        """Around looking minibatch `step` up."""
+        """A context for looking up minibatch `step`."""
         as_it_is = isinstance(self.batches, (list, tuple)) or hasattr(self.batches, "epoch")
         return nullcontext() if as_it_is and self.unpack is None else drawn_for(self.seed, step)
 
     def first(
         self, count: int, start: int = 0, seen: Callable[[tuple[Any, Any]], None] | None = None
     ) -> Iterator[tuple[Any, Any]]:
-        """The first `count` minibatches, from number `start` on; too few are refused.
+        """The minibatches from number `start` up to `count`, in order.
 
-        seen: called with the very first of all, before any is given.
+        Args:
+            seen: called with minibatch 0 before any is yielded.
+
+        Raises:
+            PipelagError: there are fewer than `count` minibatches.
         """
         there = self.length
         if there is not None and there * self.epochs < count and not hasattr(self.batches, "epoch"):
@@ -80,7 +85,7 @@ class Supply:
         for _ in range(self.epochs):
             before = taken
             for item in islice(self.batches, count - taken):
-                pair = self._pair(item, taken)  # also of what is gone past: `unpack` may draw
+                pair = self._pair(item, taken)  # for skipped ones too, as `unpack` may draw random numbers
                 if seen is not None and not taken:
                     seen(pair)
                 if taken >= start:
@@ -103,14 +108,14 @@ class Supply:
         return asked.check_pair(item if self.unpack is None else self.unpack(item), step, self.unpack is not None)
 
     def _too_few(self, count: int, there: str) -> PipelagError:
-        more = "go through them more often with epochs=..."
+        more = "repeat them with epochs=..."
         if self.length is None:
-            more = "give a list or a loader with a length, through which epochs=... goes more often"
+            more = "give a list or a loader with a length, which epochs=... can repeat"
         return PipelagError(f"{count} steps need {count} minibatches, and there {there}; train fewer steps, or {more}")
 
 
 def noted(pairs: Iterator[tuple[Any, Any]], start: int = 0) -> Iterator[tuple[Any, Any]]:
-    """The same minibatches, from that of step `start` on; what the user's data raise has a note of the step."""
+    """The same minibatches, the first of which is for step `start`; adds the step to what the user's data raise."""
     for step in count(start):
         with noting(f"in the data, for step {step}"):
             pair = next(pairs, None)
@@ -120,7 +125,7 @@ def noted(pairs: Iterator[tuple[Any, Any]], start: int = 0) -> Iterator[tuple[An
 
 
 def to(value: Any, device: torch.device) -> Any:
-    """The tensors of a tuple or a dict on a device; what is none stays as it is. Nobody waits for a GPU's copies."""
+    """Send a tensor, or those in a tuple or dict, to a device; leave other values. Does not wait for a GPU's copies."""
     if isinstance(value, tuple):
         return tuple(to(item, device) for item in value)
     if isinstance(value, Mapping):
@@ -129,4 +134,4 @@ def to(value: Any, device: torch.device) -> Any:
         return value
     if device.type != "cuda" or value.device.type != "cpu" or value.layout is not torch.strided or value.requires_grad:
         return value.to(device)
-    return sent(value.clone() if value.is_pinned() else value, device)  # the caller may write on where it is pinned
+    return sent(value.clone() if value.is_pinned() else value, device)  # the caller may reuse its pinned memory

@@ -1,4 +1,4 @@
-"""What a training tells while it goes on: callbacks, evaluations, their log, a progress bar, TensorBoard."""
+"""What a training reports while it runs: callbacks, evaluations and their log, a progress bar, TensorBoard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALLBACKS = ("on_step", "on_evaluation", "on_checkpoint")
 
 @dataclass(frozen=True)
 class Wishes:
-    """What is to be told; as of `pipelag.train`."""
+    """What a caller wants to have reported; the arguments of `pipelag.train` of the same names."""
 
     validation: Validation | None = None
     evaluate_every: int = 0
@@ -37,7 +37,7 @@ class Wishes:
     tensorboard: str | Path | None = None
 
     def check(self, checkpointed: bool) -> None:
-        """Refuse what does not fit. checkpointed: checkpoints are written."""
+        """Refuse arguments that are wrong or do not fit together. `checkpointed`: whether checkpoints are written."""
         whole("evaluate_every", self.evaluate_every, 0, MOST_STEPS)
         for name in CALLBACKS:
             function = getattr(self, name)
@@ -48,49 +48,51 @@ class Wishes:
         if self.progress not in (None, True, False):
             raise PipelagError(f"progress is {shown(self.progress)}; it should be True, False or None")
         if self.on_checkpoint is not None and not checkpointed:
-            raise PipelagError("on_checkpoint is given, and no checkpoints are written; give checkpoints=...")
+            raise PipelagError("on_checkpoint is given, but no checkpoints are written; give checkpoints=... too")
         if self.validation is not None:
             self.validation.check()
 
     def noting(self) -> Wishes:
-        """The same; what a callback raises, or that it takes other arguments, has a note of which it was."""
+        """The same, with callbacks that add their own name to what they raise (also if their arguments are wrong)."""
         given = {name: getattr(self, name) for name in CALLBACKS}
         return replace(self, **{name: noting(f"in {name}")(each) for name, each in given.items() if each is not None})
 
     @property
     def evaluates(self) -> bool:
-        """Whether there are evaluations, of the training loss at least."""
+        """Whether there are evaluations, if only of the training loss."""
         asked = (self.validation, self.folder, self.on_evaluation, self.tensorboard)
         return self.evaluate_every > 0 or any(one is not None for one in asked)
 
     @property
     def follows(self) -> bool:
-        """Whether anything but the progress bar wants to know of the training while it goes on."""
+        """Whether anything but the progress bar has to follow the training while it runs."""
         return self.evaluates or self.on_step is not None or self.on_checkpoint is not None
 
     def marks(self, total: int) -> set[int]:
-        """After how many steps there is an evaluation."""
+        """The numbers of steps after which there is an evaluation."""
         every = self.evaluate_every or total
         return {*range(every, total, every), total} if self.evaluates else set()
 
     def kept_at(self, every: int, ends: Iterable[int], total: int) -> set[int]:
-        """After how many steps a checkpoint is written: every so many, at the ends of phases, at evaluations."""
+        """The numbers of steps after which a checkpoint is written: multiples of `every`, phases' ends, evaluations."""
         return {*(range(every, total, every) if every else ()), *ends, *self.marks(total)}
 
 
 class Telling:
-    """Tells of one training, step by step; a context, which closes what it has opened.
+    """Reports on one training, step by step; a context manager, which closes what it has opened.
 
     Args:
-        total: its steps; epoch: minibatches in an epoch, where that is known.
-        resumed: it goes on from checkpoints, so that the log is written anew from its beginning.
+        total: the training's steps.
+        epoch: the minibatches in an epoch, if known.
+        bar: whether a progress bar may be shown.
+        resumed: the training resumes from a checkpoint, so the log may be overwritten and is written from its start.
     """
 
     def __init__(self, wishes: Wishes, total: int, epoch: int | None, bar: bool, resumed: bool = False) -> None:
         self.wishes, self.total, self.epoch, self.resumed = wishes.noting(), total, epoch, resumed
         self.shows = bar and (is_watched() if wishes.progress is None else wishes.progress)
-        self.values: list[float] = []  # losses of the steps done
-        self.pending: list[torch.Tensor] = []  # on the device still
+        self.values: list[float] = []  # losses of finished steps
+        self.pending: list[torch.Tensor] = []  # losses of the latest steps, still on the device
         self.evaluations: list[dict[str, float]] = []
         self.reported = 0  # steps before the last evaluation
         self.marks = wishes.marks(total)
@@ -111,15 +113,15 @@ class Telling:
 
     @property
     def done(self) -> int:
-        """Steps told of."""
+        """The number of steps reported."""
         return len(self.values) + len(self.pending)
 
     def step(self, loss: torch.Tensor) -> None:
-        """A step is done, with this loss."""
+        """Report that a step is done, with this loss."""
         self.pending.append(loss)
         self.bar.update()
         if self.wishes.on_step is None and self.writer is None:
-            return  # nobody waits for the device
+            return  # do not wait for the device if nobody needs the loss yet
         step, value = self.done - 1, self.losses()[-1]
         if self.writer is not None:
             self.writer.add_scalar("loss", value, step)
@@ -127,7 +129,7 @@ class Telling:
             self.wishes.on_step(step, value)
 
     def losses(self) -> list[float]:
-        """Of all steps done."""
+        """The losses of all steps done."""
         if self.pending:
             self.values += torch.stack(self.pending).double().tolist()
             self.pending.clear()
@@ -135,11 +137,11 @@ class Telling:
 
     @property
     def due(self) -> bool:
-        """Whether an evaluation follows the last step."""
+        """Whether an evaluation is due after the last step."""
         return self.done in self.marks
 
     def evaluate(self, model: nn.Sequential, place: torch.device) -> None:
-        """Measure the model as it is after the last step, and tell of it."""
+        """Measure the model as it is after the last step, and report the result."""
         done, losses = self.done, self.losses()[self.reported :]
         self.reported = done
         row: dict[str, float] = {"step": done}
@@ -149,14 +151,14 @@ class Telling:
         self._report(row)
 
     def repeat(self, loss: float, row: dict[str, float] | None) -> None:
-        """Of a step that was done before a restart, with its loss, and of the evaluation after it."""
+        """Report again a step from before a restart, with its loss, and the evaluation after it if there was one."""
         self.step(torch.tensor(loss, dtype=torch.float64))
         if row is not None:
             self.reported = self.done
             self._report(row)
 
     def _report(self, row: dict[str, float]) -> None:
-        """Tell of an evaluation."""
+        """Report an evaluation."""
         done = int(row["step"])
         self.evaluations.append(row)
         self.bar.set_postfix({key: f"{row[key]:.3f}" for key in row if key not in ("step", "epoch")})
@@ -170,7 +172,11 @@ class Telling:
 
 
 def log_in(folder: Path, resumed: bool) -> Path:
-    """The empty log in a folder, made where it is not there; another training's log is not written over."""
+    """Make an empty log in a folder, and the folder if it is not there; returns the log's path.
+
+    Raises:
+        PipelagError: the folder holds the log of another training.
+    """
     log = folder_for(folder) / "metrics.jsonl"
     if not resumed and log.exists() and log.stat().st_size:
         raise PipelagError(f"'{log}' holds the metrics of another training; name another folder, or move it away")
@@ -179,22 +185,23 @@ def log_in(folder: Path, resumed: bool) -> Path:
 
 
 def append(log: Path, line: str) -> None:
-    """Add a line to a log; raises `PipelagError`."""
+    """Add a line to a log. Raises `PipelagError` if it cannot be written."""
     try:
         with open(log, "a", encoding="utf-8") as file:
             file.write(line + "\n")
     except OSError as error:
         raise PipelagError(
-            f"'{log}' cannot be written ({error.strerror}), and training has ended; let folder=... be a place with room"
+            f"'{log}' cannot be written ({error.strerror}), so training has stopped; choose a folder=... with free "
+            "space"
         ) from error
 
 
 def board(folder: Path) -> Any:
-    """A writer of TensorBoard's event files; refused where its package is missing."""
+    """A writer of TensorBoard's event files. Raises `PipelagError` if the package tensorboard is missing."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise PipelagError(
-            "tensorboard=... needs the package tensorboard, which is not here; pip install tensorboard"
+            "tensorboard=... needs the package tensorboard, which is not installed; pip install tensorboard"
         ) from error
     return SummaryWriter(str(folder_for(folder)))  # type: ignore[no-untyped-call]

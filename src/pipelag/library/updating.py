@@ -1,4 +1,4 @@
-"""The optimizer that a user gives, in any of its forms, as the function that makes one over a stage's parameters."""
+"""Turns the optimizer that a user gives, in any form, into a function that makes one over stages' parameters."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from pipelag.typed import checked
 
 
 def usual(params: Iterable[Any], lr: float = 0.1) -> Optimizer:
-    """Where no optimizer is given: SGD with momentum 0.9."""
+    """The default optimizer: SGD with momentum 0.9."""
     return torch.optim.SGD(params, lr=lr, momentum=0.9)
 
 
 def factory_of(optimizer: Any, lr: float | None, model: nn.Module) -> OptimizerFactory:
-    """What makes the optimizer from parameter groups.
+    """The function that makes the optimizer from parameter groups.
 
     Args:
-        optimizer: a class, a function from parameters, an instance over the model's parameters (its kind and its
-            groups' settings count, it is left as it is), a registered name, or a mapping as in the config files:
-            {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}.
-        lr: the base rate of a class or a name; None: the class's own.
+        optimizer: a class; a function of parameters; an instance over the model's parameters, of which the class and
+            the groups' settings are used and which is not changed; a registered name; or a mapping as in the config
+            files: {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}.
+        lr: the base rate for a class or a name; None: the class's default.
 
     Raises:
-        PipelagError: anything else; a rate beside what has its own, or a name without one.
+        PipelagError: the optimizer is none of these; `lr` is given beside an optimizer that has its own rate; or a name
+            is given without a rate.
     """
     if lr is not None:
         lr = check_rate("lr", lr)
@@ -42,7 +43,7 @@ def factory_of(optimizer: Any, lr: float | None, model: nn.Module) -> OptimizerF
     if optimizer is usual or (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
         return optimizer if lr is None else partial(optimizer, lr=lr)  # type: ignore[call-arg]
     if lr is not None:
-        raise PipelagError("lr is given beside an optimizer that has its own rate; leave one of them out")
+        raise PipelagError("lr is given, but the optimizer has its own learning rate; leave one of them out")
     if isinstance(optimizer, Optimizer):
         return _like(optimizer, model)
     check_optimizer(optimizer)
@@ -52,25 +53,31 @@ def factory_of(optimizer: Any, lr: float | None, model: nn.Module) -> OptimizerF
 def _named(optimizer: str | Mapping[str, Any], lr: float | None) -> OptimizerFactory:
     settings = {"name": optimizer} if isinstance(optimizer, str) else dict(optimizer)
     name = settings.get("name")
-    if isinstance(name, str) and name not in optimizers.OPTIMIZERS:  # before its settings, which are those of another
+    if isinstance(name, str) and name not in optimizers.OPTIMIZERS:  # first, as its settings could not be checked
         raise unknown("optimizer", name, optimizers.OPTIMIZERS)
     if lr is not None and "lr" in settings:
-        raise PipelagError("lr is given beside an optimizer that has its own rate; leave one of them out")
+        raise PipelagError("lr is given, but the optimizer has its own learning rate; leave one of them out")
     settings |= {} if lr is None else {"lr": lr}
     if name in optimizers.OPTIMIZERS and "lr" not in settings:
-        raise PipelagError(f"the optimizer '{name}' has no learning rate; give one beside it: lr=0.1")
+        raise PipelagError(f"the optimizer '{name}' has no learning rate; give one too, such as lr=0.1")
     return optimizers.factory(checked(optimizers.OptimizerSpec, settings, "setting of the optimizer"))
 
 
 def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
-    """What makes others of an instance's kind with its settings; refused where these cannot be had from it."""
+    """The function that makes optimizers like an instance: of its class, with its settings.
+
+    Raises:
+        PipelagError: the instance does not tell all its settings, has taken steps, or has other parameters.
+    """
     kind, instead = type(given), "give a function instead, such as lambda params: torch.optim.SGD(params, lr=0.1)"
     covered = {id(p) for group in given.param_groups for p in group["params"]}
     learning = {id(p) for p in model.parameters() if p.requires_grad}
     if not learning <= covered <= {id(p) for p in model.parameters()}:
-        raise PipelagError(f"the {kind.__name__} is an optimizer made already, over other parameters than the model's")
+        raise PipelagError(f"the {kind.__name__} optimizer given is over other parameters than the model's; {instead}")
     if given.state:
-        raise PipelagError(f"the {kind.__name__} has taken steps already, whose momentum would be lost; {instead}")
+        raise PipelagError(
+            f"the {kind.__name__} optimizer has already taken steps, and its state would be lost; {instead}"
+        )
     if "step" in vars(given):
         raise PipelagError(SCHEDULED.format(kind.__name__))
     arguments = list(signature(kind).parameters.values())[1:]
@@ -79,27 +86,32 @@ def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
     named = [argument.name for argument in arguments if argument.kind not in various]
     untold = [name for name in named if name not in settings]
     if untold:
-        raise PipelagError(f"what {untold[0]} the {kind.__name__} was made with cannot be told from it; {instead}")
+        raise PipelagError(
+            f"the {kind.__name__} optimizer does not show which {untold[0]} it was built with; {instead}"
+        )
     make = partial(kind, **{name: settings[name] for name in named})
     return make if len(given.param_groups) == 1 else partial(_parted, make, _settings(given, model))
 
 
 def _settings(given: Optimizer, model: nn.Module) -> list[dict[str, Any]]:
-    """Of each group of an instance; parameters carry their group's number to where others stand for them."""
+    """The settings of each group of an instance.
+
+    Each parameter is marked with its group's number, which is copied to parameters that later stand for it.
+    """
     for parameter in model.parameters():
         parameter.pipelag_group = None  # type: ignore[attr-defined]
     for number, group in enumerate(given.param_groups):
         for parameter in group["params"]:
             parameter.pipelag_group = number
-    whole = ("params", "param_names")  # of all of a group's parameters, not of a stage's
+    whole = ("params", "param_names")  # these describe the whole group and not the part in a stage
     return [{name: value for name, value in group.items() if name not in whole} for group in given.param_groups]
 
 
 def _parted(make: OptimizerFactory, settings: list[dict[str, Any]], groups: Iterable[dict[str, Any]]) -> Optimizer:
-    """An optimizer over each stage's group, parted as an instance's were."""
+    """An optimizer over stages' groups, each of them split as the groups of the instance were."""
     parts: list[dict[str, Any]] = []
     for group in groups:
-        rate = {"lr": group["lr"]} if "lr" in group else {}  # a stage's own, which counts for all its parts
+        rate = {"lr": group["lr"]} if "lr" in group else {}  # a stage's own rate goes before the groups' rates
         for number, group_settings in enumerate(settings):
             members = [p for p in group["params"] if p.pipelag_group == number]
             parts += [group | group_settings | rate | {"params": members}] if members else []

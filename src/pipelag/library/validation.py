@@ -1,4 +1,4 @@
-"""A model measured on validation data, without leaving a trace in the training."""
+"""Measures a model on validation data without any effect on the training."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ TAKEN = ("step", "epoch", "loss", LOSS)
 
 
 def accuracy(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """For each target 100 where the greatest of the classes, along dimension 1, is the right one, else 0."""
+    """For each target: 100 if the class with the largest output, along dimension 1, is the right one, else 0."""
     chosen = output.argmax(1)
     if chosen.shape != targets.shape:
         raise PipelagError(
-            f"accuracy compares classes with targets of shape {list(chosen.shape)}, and these have "
+            f"accuracy needs targets of shape {list(chosen.shape)} for this output, but they have shape "
             f"{list(targets.shape)}; give a metric of your own"
         )
     return 100.0 * (chosen == targets)
 
 
 def metrics_of(given: Any) -> dict[str, Metric]:
-    """Metrics by name, from a mapping, or a list of functions and of names: "accuracy", or registered ones.
+    """Metrics by name, from a mapping, or from a list of functions and names ("accuracy" or a registered metric's).
 
     Raises:
-        PipelagError: an unknown name, one that is taken, or what is no function.
+        PipelagError: a name is unknown or taken, or a metric is not a function.
     """
     known: dict[str, Metric] = {"accuracy": accuracy, **METRICS}
     if isinstance(given, Mapping):
@@ -55,10 +55,12 @@ def metrics_of(given: Any) -> dict[str, Metric]:
                 raise PipelagError(f"the metric {shown(metric)} has no name of its own; give {{'its name': function}}")
             metrics[name] = metric if callable(metric) else known[name]
     else:
-        raise PipelagError(f"metrics is {shown(given)}; it should map names to functions, or be a list of these")
+        raise PipelagError(
+            f"metrics is {shown(given)}; it should map names to functions, or be a list of names and functions"
+        )
     for name, function in metrics.items():
         if not isinstance(name, str) or name in TAKEN:
-            raise PipelagError(f"a metric cannot be named {shown(name)}; choose a text other than {', '.join(TAKEN)}")
+            raise PipelagError(f"a metric cannot be named {shown(name)}; choose another string than {', '.join(TAKEN)}")
         if not callable(function):
             named = isinstance(function, str) and function in known
             listed = f" (names go into a list, metrics=[{function!r}])" if named else ""
@@ -70,9 +72,9 @@ def metrics_of(given: Any) -> dict[str, Metric]:
 
 @contextmanager
 def undisturbed(place: torch.device, seed: int) -> Iterator[None]:
-    """What draws torch's random numbers here draws the same each time; Python's and numpy's go on from where they are.
+    """A context in which torch's random numbers are the same each time, by `seed`.
 
-    Afterwards all of them are where they were.
+    Python's and numpy's generators continue from their present states. Afterwards all generators are as before.
     """
     with TURN, preserved_randomness(place), others_preserved():
         for device in {torch.device("cpu"), place}:
@@ -85,10 +87,11 @@ class Validation:
     """Validation data and what is measured on them.
 
     Args:
-        supply: minibatches, gone through anew by every measurement.
+        supply: the minibatches, which every measurement goes through from the start.
         loss: (output, targets) -> the mean over a minibatch.
-        metrics: by name, (output, targets) -> a number for each target, or the minibatch's mean.
-        bf16: in the precision of training.
+        metrics: name -> function: (output, targets) -> a number for each target, or the minibatch's mean.
+        seed: for random numbers that the data or the model draw during a measurement.
+        bf16: compute in bfloat16, as the training does.
     """
 
     supply: Supply
@@ -98,21 +101,19 @@ class Validation:
     bf16: bool = False
 
     def check(self) -> None:
-        """Refuse data that have no end, or that can be gone through once only."""
+        """Refuse data without an end, and data that can be used only once."""
         batches = self.supply.batches
         check_batches(batches, "validation")
         if hasattr(batches, "__next__"):
-            raise PipelagError(
-                "validation is an iterator, which can be gone through only once; give a list or a DataLoader"
-            )
+            raise PipelagError("validation is an iterator, which can be read only once; give a list or a DataLoader")
         if self.supply.length is None and not hasattr(batches, "__iter__"):
-            raise PipelagError("validation has no length, so nobody knows its end; give a list or a DataLoader")
+            raise PipelagError("validation has no length, so its end is unknown; give a list or a DataLoader")
 
     def measure(self, model: nn.Sequential, place: torch.device, most: int | None = None) -> dict[str, float]:
-        """The means over all data, or the first `most` minibatches, of the loss and the metrics.
+        """The means of the loss and the metrics over all data, or over the first `most` minibatches.
 
-        A minibatch weighs as many as it has targets. Modes, statistics and random numbers are afterwards as before.
-        What the data, a layer, the loss or a metric raises goes on, with a note of where.
+        Minibatches are weighted by their numbers of targets. Modes, statistics and random generators are left as they
+        were. An exception from the data, a layer, the loss or a metric gets a note that says where it came from.
         """
         means = {name: Mean() for name in (LOSS, *self.metrics)}
         precision = computing(place, self.bf16)
@@ -133,7 +134,7 @@ class Validation:
         return {name: mean.total / mean.weight for name, mean in means.items()}
 
     def _first(self, most: int | None) -> Iterator[tuple[str, Any, Any]]:
-        """The first minibatches, or all; and which each is, as a note says it."""
+        """(a text for error notes, inputs, targets) of the first `most` minibatches, or of all."""
         batches = self.supply.once()
         for number in count() if most is None else range(most):
             where = f"while validating, minibatch {number}"
@@ -146,13 +147,18 @@ class Validation:
 
 @dataclass
 class Mean:
-    """A mean over minibatches."""
+    """A weighted mean over minibatches."""
 
     total: float = 0.0
     weight: int = 0
 
     def add(self, name: str, value: Any, count: int, shape: torch.Size) -> None:
-        """Add a minibatch's mean, or its numbers: one of each of `count` targets, or of the `shape` that these have."""
+        """Add a minibatch's value: its mean, or one number for each target.
+
+        Args:
+            count: the minibatch's number of samples, and the weight of a mean.
+            shape: the shape of the targets, which numbers for each target may have instead of (count,).
+        """
         each = isinstance(value, torch.Tensor) and value.shape in ((count,), shape)
         if each and not value.is_complex():
             self.total += float(value.double().sum())
@@ -163,14 +169,15 @@ class Mean:
         except (TypeError, ValueError, RuntimeError) as error:
             what = f"numbers of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else shown(value)
             raise PipelagError(
-                f"the metric '{name}' gives {what}; it should give one number, or one for each of the {count} targets"
+                f"the metric '{name}' returns {what}; it should return one number, or one for each of the {count} "
+                "targets"
             ) from error
         self.total += number * count
         self.weight += count
 
 
 def _output(model: nn.Sequential, inputs: Any, where: str) -> Any:
-    """What the model gives; a note says in which layer something was raised."""
+    """The model's output; an exception gets a note that names the layer."""
     try:
         return model(inputs)
     except PipelagError:
@@ -181,6 +188,6 @@ def _output(model: nn.Sequential, inputs: Any, where: str) -> Any:
 
 
 def _shape(targets: Any) -> torch.Size:
-    """The shape of a minibatch's targets, of several the first's; how many there are is its first number."""
+    """The shape of a minibatch's targets (of the first, if there are several); it starts with their number."""
     parts = targets if isinstance(targets, tuple) else targets.values() if isinstance(targets, Mapping) else (targets,)
     return next(part.shape for part in parts if isinstance(part, torch.Tensor) and part.dim())

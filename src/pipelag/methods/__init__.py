@@ -1,4 +1,4 @@
-"""The methods, one short file each, beside the equations of its paper. Calling the package lists them."""
+"""The training methods, one short file per paper, with its equations. `pipelag.methods()` lists them."""
 
 import sys
 from collections.abc import Callable
@@ -23,13 +23,13 @@ __all__ = ["METHODS", "Method", "get", "random_for_real", "register"]
 
 
 class _Listing(ModuleType):
-    """Makes `pipelag.methods()` answer with the registered methods, name -> one line."""
+    """Lets `pipelag.methods()` return the registered methods: name -> one line."""
 
     def __call__(self) -> dict[str, str]:
         return {name: method.summary for name, method in METHODS.items()}
 
     def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
-        """Pickled by name, as modules are: a user's function that mentions this one travels to the workers."""
+        """Pickle this module by name, so that a user's function that refers to it can be sent to real workers."""
         return import_module, (self.__name__,)
 
 

@@ -1,7 +1,7 @@
 """A method is three small choices: a schedule, which weights a pass reads, and a learning-rate policy.
 
-Methods know schedules and nothing else: no torch here, so that listing them is cheap. The executors ask a method
-for its schedule and for what a pass reads; every staleness follows from the schedule (`pipelag.schedules.delays`).
+This module imports schedules but not torch, so that listing the methods is cheap. Executors ask a method for its
+schedule and for what each pass reads; every staleness is derived from the schedule (`pipelag.schedules.delays`).
 """
 
 from __future__ import annotations
@@ -27,30 +27,34 @@ Workers = Literal["stages", "ddp", "server", "torch"]
 
 @dataclass(frozen=True)
 class Method:
-    """A training method.
+    """A training method: a schedule, the weights that its passes read, and its learning-rate policy.
 
-    name: a word, by which commands, config files and `get` know it.
-    summary: what it does, in a line.
-    source: the paper and section that it is from.
-    build: `(stages, minibatches)` -> `Schedule` with one worker per stage; with a keyword `microbatches` where the
-        method can split a minibatch.
-    forward_reads: "live", the weights present when the forward runs, or what is made of them (`Predict`, `LookAhead`).
-    held: the lags of the versions that a stage's forwards read, per microbatch of an update, where those are older than
-        the live ones: from (stage, `Delays` of the schedule). Vertical sync and double buffering.
-    backward_reads: "live", the weights present when the backward runs; "stashed", what the same microbatch's forward
-        read, kept until then (PipeDream's weight stashing); or made of the live ones (`Predict`, `Correct`).
-    update: what an update does beyond the optimizer's step; one that asks for the weights that its forward read says
-        so by a true `stale`, for real workers to keep them.
-    pipelined: False: stages are never at work together, so cuts change nothing but who computes.
-    workers: what real workers are: "stages"; or of the whole model "ddp", replicas under DistributedDataParallel, or
-        "server", replicas that wait for nobody, whose gradients a server applies as they come; or "torch", stages
-        under torch.distributed.pipelining's schedule of the same `build`.
-    learning_rate: the factor on a stage's base rate, from (stage, stages, step of the phase, tau), where tau is the
-        stage's delay in updates (PipeMare's tau_fwd; the mean of random delays), at least 1.
-    random: delays drawn at random instead of the schedule's; simulated executor only.
-    options: from keyword options to the method with these settings (`get(name, **options)`).
-    revision: raised when what the method computes changes, so that logs of before are not taken for its own: it is part
-        of a run's id from 2 on.
+    name: the word by which commands, config files and `get` know the method.
+    summary: what the method does, in one line.
+    source: the paper and section that define it.
+    build: `(stages, minibatches)` -> `Schedule`. It takes a keyword `microbatches` if the method can split a minibatch.
+        Replicas that a user asks for are added to the schedule afterwards.
+    forward_reads: "live", the weights present when the forward runs; or an object that computes other weights from
+        them (`Predict`, `LookAhead`).
+    held: (stage, `Delays` of the schedule) -> the lags of the versions that the stage's forwards read, one per
+        microbatch of an update. Given only where forwards read versions older than the live one (vertical sync, double
+        buffering).
+    backward_reads: "live", the weights present when the backward runs; "stashed", the weights that the same
+        microbatch's forward read, kept until the backward (PipeDream's weight stashing); or an object that computes
+        other weights from the live ones (`Predict`, `Correct`).
+    update: what an update does beyond the optimizer's step. If its attribute `stale` is true, it needs the weights that
+        the forward read, and real workers keep them.
+    pipelined: False if no two stages ever work at the same time; cuts then change only who computes what.
+    workers: what a real worker is. "stages": it runs stages. "ddp": a replica of the whole model under
+        DistributedDataParallel. "server": a replica of the whole model that never waits for the others; a parameter
+        server applies its gradients as they arrive. "torch": it runs stages under torch.distributed.pipelining's
+        schedule that corresponds to `build`.
+    learning_rate: (stage, stages, step of the phase, tau) -> the factor on the stage's base rate. tau is the stage's
+        delay in updates, at least 1 (PipeMare's tau_fwd; for random delays their mean).
+    random: the law of delays drawn at random in place of the schedule's; simulated executor only.
+    options: makes the method with other settings, given as keywords (`get(name, **options)`).
+    revision: raised when the method computes something else than before, so that older logs are not taken for its own.
+        From 2 on it is part of a run's id.
     """
 
     name: str
@@ -69,9 +73,12 @@ class Method:
     revision: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what would be found far from here, or be taken for something else."""
+        """Refuse wrong fields now, before they fail far from here or silently mean something else."""
         if not isinstance(self.name, str) or not re.fullmatch(r"\w[\w.+-]*", self.name):
-            raise PipelagError(f"a method is named {self.name!r}; its name should be a word, as commands take it")
+            raise PipelagError(
+                f"the name of a method is {self.name!r}; it should be a single word of letters, digits, '_', '.', '+' "
+                "and '-'"
+            )
         for part in ("build", "learning_rate", "held", "options"):
             value = getattr(self, part)
             if not callable(value) and (value is not None or part == "build"):
@@ -82,8 +89,8 @@ class Method:
         self._check_reads("backward_reads", ("live", "stashed"))
         if self.update is not None and not callable(getattr(self.update, "change", None)):
             raise PipelagError(
-                f"update of method '{self.name}' is {kind_of(self.update)}; it should have change, as "
-                "pipelag.methods.reads.SpikeCompensation has"
+                f"update of method '{self.name}' is {kind_of(self.update)}; it should have a method change, like "
+                "pipelag.methods.reads.SpikeCompensation"
             )
 
     def _check_reads(self, part: str, words: Sequence[str]) -> None:
@@ -94,16 +101,20 @@ class Method:
         if not isinstance(reads, str) and not all(callable(getattr(reads, each, None)) for each in parts):
             raise PipelagError(
                 f"{part} of method '{self.name}' is {kind_of(reads)}; it should be {' or '.join(map(repr, words))}, or "
-                "have amounts and carry, as pipelag.methods.reads.Predict has"
+                "have the methods amounts and carry, like pipelag.methods.reads.Predict"
             )
 
     @property
     def data_parallel(self) -> bool:
-        """Whether real workers are replicas of the whole model, not stages."""
+        """Whether a real worker holds a replica of the whole model instead of stages."""
         return self.workers in ("ddp", "server")
 
     def schedule(self, stages: int, minibatches: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> Schedule:
-        """The schedule over `stages` stages, with so many workers of each; raises `PipelagError` for counts below 1."""
+        """The schedule over `stages` stages; `replicas`: the workers of each stage (none: one each).
+
+        Raises:
+            PipelagError: a count below 1, or microbatches or replicas that the method cannot have.
+        """
         check_counts(stages, minibatches, microbatches)
         build, _ = self._builder(replicas, stages)
         if microbatches == 1:
@@ -112,7 +123,7 @@ class Method:
         return build(stages, minibatches, microbatches=microbatches)
 
     def _builder(self, replicas: Sequence[int], stages: int) -> tuple[Callable[..., Schedule], int]:
-        """What builds the schedule, and of how many minibatches at a time."""
+        """(the function that builds the schedule, the number that its minibatches must be a multiple of)."""
         if not replicas or max(replicas) == 1:
             return self.build, 1
         if self.workers != "stages" or self.random is not None:
@@ -124,20 +135,20 @@ class Method:
     def _splits(self) -> None:
         if self.update is not None and "microbatches" in signature(self.build).parameters:
             raise PipelagError(
-                f"method '{self.name}' changes the gradient of a whole minibatch (its `update`), and microbatches may "
-                "be of different weights each; use microbatches=1"
+                f"method '{self.name}' changes the gradient of a whole minibatch (its `update`), but microbatches may "
+                "each have read different weights; use microbatches=1"
             )
         if "microbatches" not in signature(self.build).parameters or self.random or self.update:
             raise PipelagError(
-                f"method '{self.name}' takes a minibatch in one piece; use microbatches=1, or a method that splits "
+                f"method '{self.name}' cannot split a minibatch; use microbatches=1, or a method that splits "
                 "minibatches, such as gpipe or pipedream"
             )
 
     def versions_back(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> tuple[int, ...]:
-        """Per stage: how many updates older than the live weights a version is that a real pipeline still reads there.
+        """Per stage: by how many updates the oldest version that a real pipeline still reads is behind the live one.
 
-        A backward that reads its forward's version needs it `lag` updates later, as does an update that goes by it; a
-        forward that is held back to a version older than the live one needs that much.
+        A backward that reads its forward's version needs that version `lag` updates later, and so does an update that
+        uses it (`stale`). A forward held to an older version needs versions as far back as the one it is held to.
         """
         lags = self.delays(stages, microbatches, replicas).forward_lags
         if self.backward_reads == "stashed" or getattr(self.update, "stale", False):
@@ -147,9 +158,9 @@ class Method:
         return tuple(max(a - b for a, b in zip(held, now, strict=True)) for held, now in zip(lags, live, strict=True))
 
     def weight_copies(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> tuple[int, ...]:
-        """Per stage: the copies of its weights in a real pipeline, the live ones included (PipeOptim, table II).
+        """Per stage: how many copies of its weights a real pipeline keeps, with the live ones (PipeOptim, table II).
 
-        A stage that predicts or corrects keeps two: the live weights and the ones a pass reads.
+        A stage that predicts or corrects keeps at least two: the live weights and those that a pass reads.
         """
         derived = self.delays(stages, microbatches, replicas)
         copies = []
@@ -159,19 +170,24 @@ class Method:
         return tuple(copies)
 
     def passes(self, kind: str, stage: int, stages: int, delays: Delays) -> Passes:
-        """The forwards ("F") or backwards ("B") of a stage; `delays`: this method's."""
+        """A stage's forwards ("F") or backwards ("B") as `Predict` and its like take them; `delays`: this method's."""
         lags = (delays.forward_lags if kind == "F" else delays.backward_lags)[stage - 1]
         beyond = delays.beyond[stage - 1] if delays.beyond else (0,) * len(lags)
         return Passes(stage, stages, lags, delays.forward_lags[stage - 1], beyond)
 
     def amounts(self, kind: str, stage: int, stages: int, delays: Delays) -> Amounts:
-        """By how much what a pass reads differs from a version as it is, per microbatch: updates foreseen, say."""
+        """Per microbatch: how far the weights that a pass reads are from a plain version (updates predicted, say)."""
         reads = self.forward_reads if kind == "F" else self.backward_reads
         passes = self.passes(kind, stage, stages, delays)
         return (0.0,) * len(passes.lags) if isinstance(reads, str) else reads.amounts(passes)
 
     def delays(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> Delays:
-        """Steady-state staleness per stage, as the weight policy leaves it. Random delays: their upper bound."""
+        """Steady-state staleness per stage under this method's weight policy; of random delays, the upper bound.
+
+        Raises:
+            PipelagError: `held` asks for versions newer than those that the schedule makes live (double buffering with
+                too few microbatches), or the counts do not fit the method.
+        """
         check_counts(stages, 1, microbatches)
         if microbatches > 1:
             self._splits()
@@ -186,7 +202,7 @@ class Method:
                 if any(a < b for a, b in zip(held, live, strict=True)):
                     raise PipelagError(
                         f"method '{self.name}' keeps {max(held) + 1} versions, but with {microbatches} microbatches "
-                        f"over {stages} stages the weights of stage {stage} are {max(live)} updates old already; use "
+                        f"over {stages} stages the weights of stage {stage} are already {max(live)} updates old; use "
                         "more microbatches (as many as stages are always enough)"
                     )
         if self.backward_reads == "stashed" or self.random is not None:
@@ -201,13 +217,17 @@ class Method:
         )
 
     def taus(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> tuple[int, ...]:
-        """The delays by which random ones go: of the schedule with the law's own number of microbatches."""
+        """Per stage, tau in updates: the largest lag of its forwards.
+
+        With random delays it is the schedule's delay with the law's own number of microbatches, from which the law's
+        means and bound are computed.
+        """
         if self.random is not None:
             return steady_delays(self.build, stages, self.random.microbatches).forward
         return self.delays(stages, microbatches, replicas).forward
 
     def rate_taus(self, stages: int, microbatches: int = 1, replicas: Sequence[int] = ()) -> tuple[float, ...]:
-        """Per stage the tau of `learning_rate`."""
+        """Per stage, the tau that `learning_rate` is given: at least 1; of random delays, the mean."""
         taus: tuple[float, ...] = self.taus(stages, microbatches, replicas)
         if self.random is not None:
             taus = self.random.means(self.taus(stages))
@@ -215,32 +235,34 @@ class Method:
 
 
 def random_for_real(name: str) -> PipelagError:
-    """The refusal of random delays in the real executor."""
+    """The error with which the real executor refuses random delays."""
     return PipelagError(
-        f"method '{name}' draws its delays at random, which a real pipeline cannot promise; run it in the simulated "
+        f"method '{name}' draws its delays at random, which a real pipeline cannot reproduce; run it in the simulated "
         "executor"
     )
 
 
 def register(method: Method) -> Method:
-    """Make a method known by its name to every executor, to the config files and to the command line.
+    """Make a method available by its name to every executor, to config files and to the command line.
 
     Raises:
-        PipelagError: the name is taken by another method.
+        PipelagError: another method is registered under this name.
     """
     if METHODS.get(method.name, method) != method:
-        raise PipelagError(f"a method named '{method.name}' is registered already; choose another name")
+        raise PipelagError(f"a method named '{method.name}' is already registered; choose another name")
     METHODS[method.name] = method
     return method
 
 
 def get(name: str | Method, /, **options: object) -> Method:
-    """The method of that name (a `Method` passes through); unknown names are refused with the nearest known.
+    """The method of that name; a `Method` is returned as it is.
 
-    `options` are the method's settings: `get("pipemare", annealing=400, decay=0.5)`.
+    Args:
+        name: a registered name; a `Method` is returned as it is, or with the given settings.
+        options: the method's settings.
 
     Raises:
-        PipelagError: unknown method or option.
+        PipelagError: unknown method or option; the message names the nearest known one.
     """
     if not isinstance(name, Method) and (not isinstance(name, str) or name not in METHODS):
         raise unknown("method", str(name), METHODS)

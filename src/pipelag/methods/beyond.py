@@ -1,15 +1,15 @@
-"""Remedies newer than the five papers, all on PipeDream's 1F1B; D is the stage's delay in updates.
+"""Remedies for staleness from other papers than the five, all on PipeDream's 1F1B; D is the stage's delay in updates.
 
     spike_compensation   v <- m v + g;  w <- w - lr (a v + b g),  a = m^D,  b = (1 - m^D)/(1 - m)      (SC_D)
     lwp_v, lwp_w         forward with w - lr D v, or with w + D (w_t - w_{t-1})
-    lwp_sc               LWP_w and SC_D together, that paper's best
+    lwp_sc               LWP_w and SC_D together, the best of Kosson et al.
     nesterov_async       both passes at w_t + d_t, d_t = gamma (w_t - w_{t-1});
                          w_{t+1} = w_t + d_t + (1 - gamma) * (the optimizer's own step)
     dc_asgd              g + strength * g * g * (w_now - w_stale)
 
-SC and LWP: Kosson et al., *Pipelined Backpropagation at Scale* (arXiv 2003.11666), which has no weight stashing.
-Nesterov: Ajanthan et al., ICML 2025 (arXiv 2505.01099), on PipeDream's stashing; its practical form is
-`method="pipedream"` with NAdam and beta1 = 0.99. DC-ASGD: Zheng et al. 2017.
+SC and LWP: Kosson et al., *Pipelined Backpropagation at Scale* (arXiv 2003.11666), without weight stashing.
+Nesterov: Ajanthan et al., ICML 2025 (arXiv 2505.01099), with PipeDream's weight stashing. Its practical form is
+`method="pipedream"` with NAdam and beta1 = 0.99. DC-ASGD: Zheng et al. 2017, with weight stashing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ lwp_v = register(
         summary="1F1B with linear weight prediction from the velocity, D updates ahead",
         source="arXiv 2003.11666",
         forward_reads=Predict("velocity"),
-        revision=2,  # predicts by the coming update's rate
+        revision=2,  # predicts at the coming update's rate
     )
 )
 lwp_w = register(
@@ -60,9 +60,9 @@ lwp_sc = register(
 
 
 def nesterov_with(gamma: float = 0.9) -> Method:
-    """Another look-ahead factor, from 0 (plain stashing) to below 1."""
+    """The method with look-ahead factor `gamma`, from 0 (plain stashing) to below 1."""
     if not 0 <= gamma < 1:
-        raise PipelagError(f"the look-ahead factor gamma lies from 0 to below 1, and {gamma} does not")
+        raise PipelagError(f"the look-ahead factor gamma should be from 0 to below 1, not {gamma}")
     return replace(nesterov_async, forward_reads=LookAhead(gamma), update=LookAhead(gamma))
 
 
@@ -80,9 +80,9 @@ nesterov_async = register(
 
 
 def dc_asgd_with(strength: float = 0.04) -> Method:
-    """Another strength lambda of the compensation; 0 is PipeDream."""
+    """The method with strength lambda of the compensation; 0 is PipeDream."""
     if strength < 0:
-        raise PipelagError(f"the strength lambda is 0 or more, not {strength}")
+        raise PipelagError(f"the strength lambda should be 0 or more, not {strength}")
     return replace(dc_asgd, update=DelayCompensation(strength))
 
 

@@ -1,7 +1,8 @@
-"""What carries the reads and updates of `pipelag.methods.reads` out on one stage, over flat buffers.
+"""The objects that carry out the reads and updates of `pipelag.methods.reads` on one stage, over flat buffers.
 
-A `Reading` writes the weights that a pass reads. A `Memory` is what a policy remembers beyond the optimizer's state:
-it looks on before and after every update; readings that need the same one share it. A `Change` alters an update.
+A `Reading` writes the weights that a pass reads. A `Memory` holds what a policy remembers beyond the optimizer's state;
+it is called before and after every update, and readings that need the same memory share it. A `Change` alters an
+update.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
     from pipelag.stage.policy import StageWeights
 
 Buffers = list[torch.Tensor]
-SMOOTHING = 0.9  # gamma of the averages kept here, where the optimizer keeps none (SpecTrain section 3.3)
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # XPipe's moments over an optimizer that keeps none (Adam's defaults)
+SMOOTHING = 0.9  # gamma of the average that is kept here if the optimizer keeps none (SpecTrain section 3.3)
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of XPipe's moments for an optimizer that keeps none (Adam's defaults)
 
 
-Term = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, float]  # place, weights, direction (or none), factor
-FEW = 1 << 18  # numbers up to which a GPU's launches are what a sum costs
+Term = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, float]  # place, weights, direction (or None), factor
+FEW = 1 << 18  # elements up to which a GPU spends longer on launching a sum than on computing it
 
 
 def add_all(terms: Sequence[Term]) -> None:
-    """place = weights + factor * direction, each.
+    """Compute place = weights + factor * direction for every term.
 
-    On a GPU the small ones in a launch for all, of whatever stage they are.
+    On a GPU, the small terms of all stages are computed together, in a few launches.
     """
     together: list[Term] = []
     for term in terms:
@@ -48,14 +49,20 @@ def add_all(terms: Sequence[Term]) -> None:
 
 
 def launched(place: torch.Tensor) -> bool:
-    """Whether launching a sum there is what it costs. By what it is added to alone, as a stage's executor must not
-    matter: these sums are rounded twice, and others once."""
+    """Whether the launch dominates the cost of a sum into this tensor, so that it is computed together with others.
+
+    The answer depends on this tensor alone, so that every executor computes the same bits: sums computed together are
+    rounded twice, single ones once.
+    """
     return place.device.type == "cuda" and place.dtype in (torch.float32, torch.float64) and few(place)
 
 
 def few(place: torch.Tensor) -> bool:
-    """Of the flat buffer that it is a part of: whether a prediction goes by parameters or by larger pieces depends on
-    where the optimizer's state lies, which a restart changes, and must not change a bit."""
+    """Whether the flat buffer that this tensor is a part of is small.
+
+    The size of the tensor itself would not do: a prediction takes whole parameters or larger pieces, depending on where
+    the optimizer's state lies. A restart changes that, and must not change a bit of the result.
+    """
     return place.untyped_storage().nbytes() <= FEW * place.element_size()
 
 
@@ -67,28 +74,31 @@ def _in_one(terms: Sequence[Term]) -> None:
 
 
 class Memory:
-    """Something remembered from update to update, as flat buffers like the weights, zero at first."""
+    """What is remembered from update to update: flat buffers laid out like the weights, zero at first."""
 
-    needs_steps = False  # wants the difference that an update made
+    needs_steps = False  # True: `after_step` is given how the update changed the weights
 
     def __init__(self, stage: StageWeights) -> None:
         self.stage = stage
         self.buffers: Buffers = stage.like()
 
     def before_step(self) -> None:
-        """The gradients are complete."""
+        """Called when the gradients are complete."""
 
     def after_step(self, made: Buffers) -> None:
-        """The update has added `made` (empty unless some memory of the stage `needs_steps`)."""
+        """Called when the update has added `made` to the weights (empty unless some memory here `needs_steps`)."""
 
     @classmethod
     def after_steps(cls, pairs: Sequence[tuple[Any, Buffers]]) -> None:
-        """Those of all stages, (memory, what the stage's update has added): for what takes one call for all."""
+        """`after_step` for several stages, as pairs (memory, made); overridden where one call can serve all stages."""
         for memory, made in pairs:
             memory.after_step(made)
 
     def gradients(self) -> tuple[Buffers, Buffers]:
-        """(places here, gradients that the optimizer steps along) of the parameters that have one, as real numbers."""
+        """(places in this memory, gradients that the optimizer steps along) of the parameters with a gradient.
+
+        Complex tensors are given as real ones.
+        """
         pairs = zip(self.stage.flat.views(self.buffers), self.stage.gradients(), strict=True)
         present = [(as_real(place), as_real(gradient)) for place, gradient in pairs if gradient is not None]
         return [place for place, _ in present], [gradient for _, gradient in present]
@@ -101,7 +111,7 @@ class Difference(Memory):
 
     @classmethod
     def after_steps(cls, pairs: Sequence[tuple[Difference, Buffers]]) -> None:
-        """Keep the last one."""
+        """Keep the last update's difference."""
         every = [each for one, made in pairs for each in zip(one.buffers, made, strict=True)]
         if every:
             places, steps = map(list, zip(*every, strict=True))
@@ -116,7 +126,7 @@ class Trajectory(Memory):
 
     @classmethod
     def after_steps(cls, pairs: Sequence[tuple[Trajectory, Buffers]]) -> None:
-        """Follow."""
+        """Move delta towards the last update's difference."""
         every = [
             (place, step, 1 - one.gamma) for one, made in pairs for place, step in zip(one.buffers, made, strict=True)
         ]
@@ -126,12 +136,12 @@ class Trajectory(Memory):
 
 
 class Average(Memory):
-    """v <- keep v + (1 - keep) g, or of g squared, from 0 (SpecTrain, equation 1)."""
+    """v <- keep v + (1 - keep) g, or the same with g squared; v_0 = 0 (SpecTrain, equation 1)."""
 
     keep, square = SMOOTHING, False
 
     def before_step(self) -> None:
-        """Take the gradient in."""
+        """Add the gradient to the average."""
         places, gradients = self.gradients()
         if places:
             gradients = list(torch._foreach_mul(gradients, gradients)) if self.square else gradients
@@ -155,7 +165,7 @@ class LastGradient(Memory):
     """g_t, as the optimizer steps along it."""
 
     def before_step(self) -> None:
-        """Keep it."""
+        """Keep the gradient."""
         places, gradients = self.gradients()
         if places:
             torch._foreach_copy_(places, gradients)
@@ -164,37 +174,45 @@ class LastGradient(Memory):
 class Reading:
     """What a pass reads instead of the live weights."""
 
-    laborious = True  # several cost little more to make than one, which is worth keeping them until they are read
+    laborious = True  # making several costs little more than one, so they are made together and kept until read
 
     def __init__(self, stage: StageWeights) -> None:
         self.stage = stage
 
     def write(self, out: Buffers, amount: float) -> None:
-        """Make `out` of the live weights, acting by so much (see `Predict`, `Correct`, `LookAhead`)."""
+        """Write into `out` what a pass reads, given the live weights.
+
+        Args:
+            amount: one of the `amounts` of `Predict`, `Correct` or `LookAhead`.
+        """
         raise NotImplementedError
 
     def write_all(self, outs: Sequence[tuple[Buffers, float]]) -> None:
-        """Make several of them, each (buffers, amount): for what can be computed once for all."""
+        """Write several, each (buffers, amount); overridden where they can share work."""
         for out, amount in outs:
             self.write(out, amount)
 
     def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
-        """What `add_all` makes the same of, as far as it is such sums: those of all stages take a few calls."""
+        """Do what `write_all` does, but leave to the caller the sums that `add_all` can make, and return these.
+
+        The caller gives `add_all` the terms of all stages at once. A reading that is no such sum writes here and
+        returns none.
+        """
         self.write_all(outs)
         return []
 
     def does_as(self, other: Reading) -> bool:
-        """Whether it makes the same as another of this stage, so that one `write_all` serves both."""
+        """Whether another reading of this stage writes the same for equal amounts, so that `write_all` serves both."""
         return other is self
 
     def along(self, out: Buffers, direction: Buffers, factor: float | Sequence[float]) -> list[Term]:
-        """out = live + factor * direction, as terms; one factor for all buffers, or one each."""
+        """out = live + factor * direction as terms; `factor`: one for all buffers, or one for each."""
         factors = factor if isinstance(factor, Sequence) else [factor] * len(out)
         return list(zip(out, self.stage.live, direction, factors, strict=True))
 
 
 class Sum(Reading):
-    """One whose `terms` are all that it does."""
+    """A reading that consists of its `terms` alone."""
 
     def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
         """See `Reading`."""
@@ -217,12 +235,12 @@ class Along(Sum):
         self.difference = stage.remember("difference", Difference)
 
     def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
-        """Go on as far as the last step."""
+        """Repeat the last step `amount` times."""
         return [term for out, amount in outs for term in self.along(out, self.difference.buffers, amount)]
 
 
 class Correction(Sum):
-    """w - amount * delta, of which a share `decay` is left after so many updates as `distance`."""
+    """w - amount * delta. A share `decay` of a step's weight in delta is left after `distance` more updates."""
 
     def __init__(self, stage: StageWeights, decay: float, distance: float) -> None:
         super().__init__(stage)
@@ -235,18 +253,18 @@ class Correction(Sum):
 
 
 class ByRule(Sum):
-    """w - s * step, the step by the optimizer's state (`pipelag.methods.prediction`)."""
+    """w - s * step, with the step that a rule reads off the optimizer's state (`pipelag.methods.prediction`)."""
 
     def __init__(self, stage: StageWeights, rule: Rule) -> None:
         super().__init__(stage)
         self.rule = rule
-        self.laborious = rule not in AT_HAND  # of the state's own tensors two predictions share no work
+        self.laborious = rule not in AT_HAND
 
     def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
-        """Repeat the step s times. It is computed once for all s, and over Adam that is most of the work.
+        """Repeat the step s times. The step is computed once for all s, which with Adam is most of the work.
 
         Raises:
-            PipelagError: the optimizer has stepped, and the rule finds no step of any parameter.
+            PipelagError: the optimizer has stepped, but the rule finds no step for any parameter.
         """
         stage, optimizer, any_step, terms = self.stage, self.stage.optimizer, False, list[Term]()
         assert optimizer is not None
@@ -261,27 +279,27 @@ class ByRule(Sum):
         if stage.steps and not any_step and any(optimizer.state.get(parameter) for parameter in stage.parameters):
             raise PipelagError(
                 f"the prediction rule of {type(optimizer).__name__} finds no step in the optimizer's state after "
-                f"{stage.steps} updates, so that nothing would be predicted; give the optimizer the momentum that the "
-                "rule reads, or let the rule read what is there"
+                f"{stage.steps} updates, so nothing would be predicted; give the optimizer the momentum that the "
+                "rule reads, or change the rule to read the state that the optimizer keeps"
             )
         return terms
 
     def does_as(self, other: Reading) -> bool:
-        """By the same rule."""
+        """True if both follow the same rule."""
         return isinstance(other, ByRule) and other.rule is self.rule
 
 
 class ByRuleAgain(Reading):
-    """The same with the last gradient counted once more (PipeOptim, ambiguity D2)."""
+    """w - s * step, where the step counts the last gradient once more (PipeOptim, ambiguity D2)."""
 
     def __init__(self, stage: StageWeights) -> None:
         super().__init__(stage)
         if not isinstance(stage.optimizer, SGD):
             raise PipelagError(
-                f"the last gradient is counted again over SGD only, not over {type(stage.optimizer).__name__}, of "
-                "which PipeOptim's authors use the moments as they are; take the method pipeoptim"
+                f"the last gradient is counted again for SGD only, not for {type(stage.optimizer).__name__}, whose "
+                "moments PipeOptim's authors use unchanged; use the method pipeoptim"
             )
-        rule_of(stage.optimizer)  # refuses SGD without momentum
+        rule_of(stage.optimizer)  # raises for SGD without momentum
         self.gradient = stage.remember("gradient", LastGradient)
 
     def write(self, out: Buffers, amount: float) -> None:
@@ -296,21 +314,21 @@ class ByRuleAgain(Reading):
 
 
 class BySmoothedGradient(Sum):
-    """w - s * lr * v with an average v of the gradient that is kept here."""
+    """w - s * lr * v, where v is a smoothed gradient that is kept here."""
 
     def __init__(self, stage: StageWeights) -> None:
         super().__init__(stage)
         self.average = stage.remember("average", Average)
 
     def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
-        """SpecTrain, equation 4."""
+        """Predict by SpecTrain's equation 4."""
         rates = [group["lr"] for group in self.stage.groups]
         along = [(out, [-amount * rate for rate in rates]) for out, amount in outs]
         return [term for out, factors in along for term in self.along(out, self.average.buffers, factors)]
 
 
 class ByOwnMoments(Reading):
-    """w - s * lr * mhat / sqrt(vhat + eps) with moments that are kept here (XPipe over an optimizer without)."""
+    """w - s * lr * mhat / sqrt(vhat + eps), with moments kept here (XPipe with an optimizer that keeps none)."""
 
     def __init__(self, stage: StageWeights) -> None:
         super().__init__(stage)
@@ -318,7 +336,7 @@ class ByOwnMoments(Reading):
         self.second = stage.remember("second", SecondMoment)
 
     def write(self, out: Buffers, amount: float) -> None:
-        """PipeOptim, equation 6, its two symbols put right."""
+        """Predict by PipeOptim's equation 6, with its interchanged moments in their places (ambiguity D1)."""
         torch._foreach_copy_(out, self.stage.live)
         steps = self.stage.steps
         if steps:
@@ -330,10 +348,10 @@ class ByOwnMoments(Reading):
 
 
 def prediction(direction: str, stage: StageWeights) -> Reading:
-    """What foresees a stage's weights by one of `Predict`'s directions.
+    """The reading that predicts a stage's weights along one of `Predict`'s directions.
 
     Raises:
-        PipelagError: an optimizer that keeps no direction.
+        PipelagError: the stage's optimizer keeps no such direction.
     """
     optimizer = stage.optimizer
     assert optimizer is not None
@@ -355,44 +373,45 @@ class Change:
         self.stage = stage
 
     def before_step(self) -> None:
-        """The gradients are complete; they may be changed here."""
+        """Called when the gradients are complete; may change them."""
 
     def after_step(self) -> None:
-        """The optimizer has stepped."""
+        """Called when the optimizer has stepped; may change the weights."""
 
 
 class ByDelay(Change):
-    """One that goes by how late the gradient is, which then is one number."""
+    """A change that depends on how late the gradient is, which has to be one number for the whole update."""
 
     def __init__(self, stage: StageWeights) -> None:
         super().__init__(stage)
         lags = stage.passes["F"].lags
         if len(set(lags)) > 1:
             raise PipelagError(
-                f"the gradients that make an update of stage {stage.stage} are {', '.join(map(str, lags))} updates "
-                f"late, and '{stage.method.name}' compensates their mean by one delay; give the stage replicas that "
-                "are equally late (as those of 1F1B are), or none"
+                f"the gradients in one update of stage {stage.stage} are {', '.join(map(str, lags))} updates late, but "
+                f"'{stage.method.name}' compensates for a single delay; give the stage replicas that are equally "
+                "late (as those of 1F1B are), or no replicas"
             )
 
 
 class Spike(ByDelay):
-    """What a v + b g adds to the v that SGD subtracts already."""
+    """Spike compensation: completes the step v that SGD has made to a v + b g (arXiv 2003.11666, SC_D)."""
 
     def __init__(self, stage: StageWeights) -> None:
         super().__init__(stage)
         if type(stage.optimizer) is not SGD or any(g["nesterov"] or g["dampening"] for g in stage.groups):
             raise PipelagError(
                 f"spike compensation is defined for SGD with momentum v <- m v + g, not for "
-                f"{type(stage.optimizer).__name__} as given; use torch.optim.SGD without nesterov and dampening"
+                f"{type(stage.optimizer).__name__} with these settings; use torch.optim.SGD without nesterov and "
+                "dampening"
             )
         self.gradients: list[torch.Tensor | None] = []
 
     def before_step(self) -> None:
-        """Keep g."""
+        """Keep the gradients g."""
         self.gradients = [None if gradient is None else gradient.clone() for gradient in self.stage.gradients()]
 
     def after_step(self) -> None:
-        """Add what is missing."""
+        """Subtract lr ((a - 1) v + b g), the part of the step that is still missing."""
         stage, optimizer = self.stage, self.stage.optimizer
         assert optimizer is not None
         each = zip(stage.parameters, stage.parameter_groups, self.gradients, strict=True)
@@ -407,14 +426,14 @@ class Spike(ByDelay):
 
 
 class Compensation(ByDelay):
-    """g + strength * g * g * (w_now - w_stale)."""
+    """DC-ASGD: replaces g by g + strength * g * g * (w_now - w_stale)."""
 
     def __init__(self, stage: StageWeights, strength: float) -> None:
         super().__init__(stage)
         self.strength = strength
 
     def before_step(self) -> None:
-        """Change the gradients."""
+        """Compensate the gradients."""
         stage = self.stage
         each = zip(stage.parameters, stage.parameter_groups, stage.stale_views(), strict=True)
         for parameter, group, old in each:
@@ -430,13 +449,13 @@ class DampedStep(Change):
         super().__init__(stage)
         if any(group.get("momentum") for group in stage.groups):
             raise PipelagError(
-                "nesterov_async brings its own momentum; use an optimizer without (SGD with momentum=0), or the method "
-                "pipedream with NAdam"
+                "nesterov_async has its own momentum; use an optimizer without momentum (SGD with momentum=0), or "
+                "the method pipedream with NAdam"
             )
         self.gamma, self.difference = gamma, stage.remember("difference", Difference)
 
     def after_step(self) -> None:
-        """Replace the optimizer's step."""
+        """Replace the optimizer's step by the damped one."""
         stage, gamma = self.stage, self.gamma
         made = [new - old for new, old in zip(stage.live, stage.begun, strict=True)]
         made = [gamma * d + (1 - gamma) * m for d, m in zip(self.difference.buffers, made, strict=True)]

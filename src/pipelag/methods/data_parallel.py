@@ -1,8 +1,9 @@
-"""Data parallelism, the pipelines' rival.
+"""Data parallelism, the alternative to pipelines.
 
 With a barrier (BSP) it learns as plain training does; real workers are replicas under torch's DistributedDataParallel.
-Without one (ASP) its gradients are n-1 updates old, n the number of workers; simulated, a stage stands for a worker.
-Real workers send their gradients to a parameter server, and how old each is depends on who is how quick.
+Without a barrier (ASP), every gradient of n workers is n-1 updates old in the simulated executor, where a stage stands
+for a worker. Real workers send their gradients to a parameter server, and a gradient's age depends on the workers'
+speeds.
 """
 
 from pipelag.methods.base import Method, register

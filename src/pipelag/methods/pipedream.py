@@ -1,13 +1,14 @@
 """PipeDream: Generalized Pipeline Parallelism for DNN Training (2019), sections 3.2 and 3.3.
 
-1F1B: stage l of n begins with n-l forwards and then alternates one forward and one backward, for ever. Its forward of
-minibatch t misses the n-l updates of the minibatches still in flight behind it.
+1F1B: stage l of n begins with n-l forwards and then alternates one forward and one backward without end. Its forward
+of minibatch t reads weights that lack n-l updates: those of the minibatches whose backwards are still to come there.
 
-    weight stashing   w(t+1) = w(t) - lr grad f(w_1(t-n+1), w_2(t-n+2), ..., w_n(t))     backward reads the forward's
+    weight stashing   w(t+1) = w(t) - lr grad f(w_1(t-n+1), w_2(t-n+2), ..., w_n(t))     backward reads as its forward
     vertical sync     w(t+1) = w(t) - lr grad f(w_1(t-n+1), w_2(t-n+1), ..., w_n(t-n+1))
     PipeDream-2BW     W(t+1) = W(t) - lr grad f(W(t-1)),   gradients of at least n microbatches per update
 
-Gradient aggregation over m minibatches (section 3.3) is `microbatches=m`: m passes, one update with their mean.
+Gradient aggregation over m minibatches (section 3.3) is `microbatches=m`: m passes, then one update with their mean
+gradient.
 """
 
 from dataclasses import replace
@@ -18,15 +19,19 @@ from pipelag.schedules.library import one_f_one_b as build
 
 
 def travelling(lags: tuple[int, ...], period: int, here: int) -> tuple[int, ...]:
-    """The version that stage 1 read travels with the microbatch: its lags, where an update takes as many there.
+    """Vertical sync's lags: the version that stage 1 read travels with the microbatch to all stages.
+
+    Args:
+        lags: the lags of stage 1's forwards.
+        period, here: microbatches per update at stage 1 and at this stage.
 
     Raises:
-        PipelagError: stages with different numbers of replicas, whose versions are made in rounds of their own.
+        PipelagError: the periods differ, as they do if stages have different numbers of replicas.
     """
     if period != here:
         raise PipelagError(
-            "vertical sync gives all stages one version, and these replicas make versions in rounds of different "
-            "length; give all stages as many replicas"
+            "vertical sync needs one version on all stages, but these replicas make versions in rounds of different "
+            "length; give all stages the same number of replicas"
         )
     return lags
 
@@ -48,7 +53,7 @@ vertical_sync = register(
         summary="1F1B with weight stashing, and one version for a minibatch on all stages (vertical sync)",
         source="pipedream section 3.3",
         held=lambda stage, live: travelling(live.forward_lags[0], live.periods[0], live.periods[stage - 1]),
-        revision=2,  # with microbatches, each has a version of its own
+        revision=2,  # each microbatch of a minibatch has a version of its own
     )
 )
 
@@ -58,12 +63,12 @@ two_buffers = register(
         name="pipedream_2bw",
         summary="1F1B with double-buffered weights: every stage one update behind, two versions in all",
         source="PipeDream-2BW (arXiv 2006.09503) section 3.1; pipeoptim table II",
-        # One stage alone has nothing to wait for.
+        # A single stage reads live weights.
         held=lambda stage, live: (min(1, len(live.forward_lags) - 1),) * live.periods[stage - 1],
     )
 )
 
-# What the schedule does without stashing: the straw man of section 3.3, and what PipeOptim's Figure 1d warns of.
+# The schedule without stashing: the naive pipelining that section 3.3 and PipeOptim's Figure 1d warn of.
 vanilla = register(
     replace(
         pipedream,

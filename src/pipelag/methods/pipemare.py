@@ -1,16 +1,19 @@
 """PipeMare: Asynchronous Pipeline Parallel DNN Training, section 3, and its Hogwild experiment (appendix E).
 
-The asynchronous pipeline with P stages and N microbatches: tau_fwd = ceil((2(P-i)+1)/N), tau_bkwd = 0, one copy of the
-weights. Each remedy alone and both together; W, synchronous warm-up epochs, is a phase of `gpipe` before.
+The asynchronous pipeline of P stages and N microbatches has tau_fwd = ceil((2(P-i)+1)/N), tau_bkwd = 0 and one copy of
+the weights. The methods here apply the remedies T1 and T2 one by one, together, or not at all. The paper's W
+(synchronous warm-up epochs) is a phase of `gpipe` that comes first.
 
     T1   lr_{k,i} = lr_k / tau_i^{p_k},  p_k = 1 - min(k/K, 1)                       (equation 4)
     T2   u_bkwd = w - (tau_fwd - tau_bkwd) delta,  delta <- gamma delta + (1 - gamma)(w_{t+1} - w_t)    (section 3.2)
 
-k counts minibatches from the start of the asynchronous phase (ambiguities B13, B14). Microbatch k = 0 .. N-1 of a
-minibatch lags ceil((2(P-i)+1-k)/N) updates; the largest of these is the printed tau, which T1 and T2 go by.
+k counts minibatches from the start of the asynchronous phase, and tau_i is tau_fwd (ambiguities B13, B14). The forward
+of microbatch m = 0 .. N-1 of a minibatch lags ceil((2(P-i)+1-m)/N) updates. The largest of these lags is the tau that
+the paper prints, and T1 and T2 use it for all microbatches.
 
-Options of T2: `reading="own"` corrects each microbatch by its own lag. Of all: `queue=True` is the machine that the
-authors simulated (section 4.1), a queue of weights with the integer delay tau for the whole minibatch.
+With the option `reading="own"`, T2 corrects each microbatch by its own lag. With `queue=True`, an option of all methods
+here except `hogwild` and its variants, the pipeline is the one that the authors simulated (section 4.1): a queue of
+weights with one integer delay tau for the whole minibatch.
 """
 
 from __future__ import annotations
@@ -26,15 +29,15 @@ from pipelag.methods.reads import Correct
 from pipelag.schedules import Delays
 from pipelag.schedules.library import pipemare as build
 
-ANNEALING = 400  # K where none is given, in minibatches; the papers' values are in the configs
-DECAY = 0.1  # D; the paper: 0.5 for ResNet on CIFAR-10, 0.1 for the Transformer on IWSLT14 (ambiguity B8)
+ANNEALING = 400  # default of K, in minibatches; the paper's values are in the configs
+DECAY = 0.1  # default of D; the paper has 0.5 for ResNet on CIFAR-10, 0.1 for the Transformer on IWSLT14 (ambiguity B8)
 Reading = Literal["printed", "own"]
 
 
 def annealed(steps: int) -> Callable[[int, int, int, float], float]:
-    """T1 with K = `steps` minibatches; 0 leaves the rate alone."""
+    """T1's policy for the learning rate, with K = `steps` minibatches; 0 leaves the rate unchanged."""
     if steps < 0:
-        raise PipelagError(f"T1 anneals over 0 or more minibatches, not {steps}")
+        raise PipelagError(f"T1's annealing should be 0 or more minibatches, not {steps}")
 
     def factor(stage: int, stages: int, step: int, tau: float) -> float:
         power = 1.0 - min(step / steps, 1.0) if steps else 0.0
@@ -44,23 +47,23 @@ def annealed(steps: int) -> Callable[[int, int, int, float], float]:
 
 
 def corrected(decay: float, reading: Reading) -> Correct:
-    """T2 with this D."""
+    """T2's correction of what backwards read, with D = `decay`."""
     if not 0 < decay < 1:
-        raise PipelagError(f"T2's decay D lies between 0 and 1, and {decay} does not")
+        raise PipelagError(f"T2's decay D should be between 0 and 1, not {decay}")
     if reading not in ("printed", "own"):
-        raise PipelagError(f"T2 corrects by the 'printed' tau or by each microbatch's 'own', not by '{reading}'")
+        raise PipelagError(f"T2's reading of tau should be 'printed' or each microbatch's 'own', not '{reading}'")
     return Correct(decay, reading)
 
 
 def printed_tau(stage: int, live: Delays) -> tuple[int, ...]:
-    """One lag for all microbatches of a minibatch: the largest."""
+    """The lags of the authors' queue: the largest lag, for all microbatches of a minibatch."""
     return (live.forward[stage - 1],) * len(live.forward_lags[stage - 1])
 
 
 def pipemare_with(
     annealing: int = ANNEALING, decay: float = DECAY, reading: Reading = "printed", queue: bool = False
 ) -> Method:
-    """T1 and T2."""
+    """T1 and T2 with other settings: K = `annealing` minibatches, D = `decay`."""
     return replace(
         pipemare,
         learning_rate=annealed(annealing),
@@ -70,12 +73,12 @@ def pipemare_with(
 
 
 def t1_with(annealing: int = ANNEALING, queue: bool = False) -> Method:
-    """T1 alone."""
+    """T1 alone, with K = `annealing` minibatches."""
     return replace(t1, learning_rate=annealed(annealing), held=printed_tau if queue else None)
 
 
 def t2_with(decay: float = DECAY, reading: Reading = "printed", queue: bool = False) -> Method:
-    """T2 alone."""
+    """T2 alone, with D = `decay`."""
     return replace(t2, backward_reads=corrected(decay, reading), held=printed_tau if queue else None)
 
 
@@ -88,7 +91,7 @@ pipemare = register(
         learning_rate=annealed(ANNEALING),
         backward_reads=Correct(DECAY),
         options=pipemare_with,
-        revision=2,  # the last stage is an update late too, and segments recompute two cycles later
+        revision=2,  # the last stage too is one update late, and segments recompute two cycles later than before
     )
 )
 t1 = register(
@@ -138,9 +141,10 @@ stashed: Method = register(
 def hogwild_with(
     mean: float | None = None, most: int | None = None, annealing: int | None = None, microbatches: int = 1
 ) -> Method:
-    """Another mean delay or bound, for all stages; `annealing` adds T1 with each stage's mean delay.
+    """Hogwild with another mean delay or another bound (`most`), in updates, the same for all stages.
 
-    `microbatches`: N of the means that are not given, which are PipeMare's tau_fwd.
+    `annealing` adds T1 with each stage's mean delay. `microbatches` is the N of PipeMare's tau_fwd, from which means
+    and bound are computed if they are not given.
     """
     return _hogwild(hogwild, mean, most, annealing, microbatches)
 
@@ -154,12 +158,12 @@ def _hogwild(base: Method, mean: float | None, most: int | None, annealing: int 
 hogwild = register(
     Method(
         name="hogwild",
-        summary="every stage's gradient a random number of updates old (truncated exponential)",
+        summary="each stage's gradient is a random number of updates late (truncated exponential)",
         source="pipemare appendix E, equation 16 (means and bound: ambiguity B18)",
         build=build,
         random=RandomDelays("gradient"),
         options=hogwild_with,
-        revision=2,  # equation 16, and laws that have the mean asked for
+        revision=2,  # follows equation 16, and draws from laws that have the mean asked for
     )
 )
 hogwild_t1: Method = register(

@@ -2,16 +2,17 @@
 
     W^_{t+s} = W_t - lr * s * DeltaW_t        s = D - rank - 1        (equations 3 to 5)
 
-in the forward only; the backward reads the weights then current, which is what the forward foresaw. s is "the number of
-weight updates performed between" the two passes (section III-A): derived from the schedule, so that with microbatches
-it is what happens there, for each microbatch. lr is the coming update's. DeltaW is the direction of the optimizer's
-last update (table I); `pipelag.methods.prediction` has the rule of each optimizer. The last gradient counted again, as
-the public code does for SGD (ambiguity D2), is `pipeoptim_literal`; s = D - rank, as it has (D3), `pipeoptim_s_plus_1`.
+The forward alone reads predicted weights; the backward reads the current ones, which the forward's prediction aimed at.
+s is "the number of weight updates performed between" the two passes (section III-A). Here it is derived from the
+schedule for each microbatch. lr is the rate of the coming update. DeltaW is the direction of the optimizer's last
+update (table I); `pipelag.methods.prediction` has the rule for each optimizer. The authors' public code differs from
+the paper in two ways: for SGD it counts the last gradient twice (ambiguity D2), as `pipeoptim_literal` does, and it has
+s = D - rank (D3), as `pipeoptim_s_plus_1` does.
 
-XPipe uses Adam's moments whatever the optimizer: W^ = W_t - lr s mbar / sqrt(vbar + eps), eps inside the root (equation
-6, its two symbols put right, ambiguity D1); over an optimizer without moments they are kept of the gradient that it
-steps along, its L2 term included. Its s is SpecTrain's on 1F1B, in both passes: that is what table II's two versions on
-every GPU, the last one included, need.
+XPipe uses Adam's moments whatever the optimizer: W^ = W_t - lr s mbar / sqrt(vbar + eps), with eps inside the root
+(equation 6, whose two moments are interchanged in print, ambiguity D1). For an optimizer that has no moments, they are
+computed from the gradient that it steps along, including its L2 term. Both passes predict, with SpecTrain's s on 1F1B:
+the two versions that table II counts on every GPU, even on the last one, require this.
 """
 
 from dataclasses import replace
@@ -23,11 +24,11 @@ from pipelag.schedules.library import one_f_one_b
 pipeoptim = register(
     Method(
         name="pipeoptim",
-        summary="1F1B with forward weights foreseen by the optimizer's own rule, s = D-rank-1; no stashing",
+        summary="1F1B with forward weights predicted by the optimizer's own rule, s = D-rank-1; no stashing",
         source="pipeoptim section III, Algorithm 1, Figure 2",
         build=one_f_one_b,
         forward_reads=Predict("update"),
-        revision=2,  # predicts by the coming update's rate, and as far as microbatches are apart
+        revision=2,  # predicts at the coming update's rate, with an s for each microbatch
     )
 )
 
@@ -55,7 +56,7 @@ xpipe = register(
     replace(
         pipeoptim,
         name="xpipe",
-        summary="1F1B with weights foreseen from Adam's moments in both passes, whatever the optimizer",
+        summary="1F1B with weights predicted from Adam's moments in both passes, whatever the optimizer",
         source="pipeoptim section III-B, equation 6 (XPipe: arXiv 1911.04610)",
         forward_reads=Predict("moments", "round trip"),
         backward_reads=Predict("moments", "round trip"),

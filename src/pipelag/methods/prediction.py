@@ -1,8 +1,9 @@
-"""What each optimizer will do next, from its present state: the one place that knows (PipeOptim, table I).
+"""Prediction rules: what each optimizer will do next, judged from its present state (PipeOptim, table I).
 
-A rule answers, for one parameter, with the step that the optimizer would repeat: the tensor that it subtracted from the
-weights, as far as its state tells; or with a direction and the `factor` that makes it one, for a prediction is one
-product and one sum then. s updates are foreseen as s such steps (PipeOptim, equations 3 and 5).
+For one parameter, a rule returns the step that the optimizer would repeat: the tensor that its last update subtracted
+from the weights, as far as its state tells. A rule may also return a direction and a `factor` whose product is the step
+(`Scaled`), so that a prediction takes one product and one sum. s updates are predicted as s such steps (PipeOptim,
+equations 3 and 5).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pipelag.errors import PipelagError
 
 
 class Scaled(NamedTuple):
-    """factor * direction."""
+    """The step factor * direction."""
 
     direction: torch.Tensor
     factor: float
@@ -26,13 +27,13 @@ class Scaled(NamedTuple):
 
 Rule = Callable[[Mapping[str, Any], Mapping[str, Any]], torch.Tensor | Scaled | None]
 RULES: dict[type[Optimizer], Rule] = {}
-DECOUPLED = (torch.optim.Adafactor, torch.optim.Muon)  # of torch's those whose decay never is in the gradient
-KEEP_VELOCITY: set[type[Optimizer]] = {Adam, NAdam}  # a smoothed gradient from the first step on
-BY_MOMENTUM: set[type[Optimizer]] = {SGD}  # these keep a direction where their groups have a momentum
+DECOUPLED = (torch.optim.Adafactor, torch.optim.Muon)  # torch's optimizers that never add weight decay to the gradient
+KEEP_VELOCITY: set[type[Optimizer]] = {Adam, NAdam}  # these have a smoothed gradient from the first step on
+BY_MOMENTUM: set[type[Optimizer]] = {SGD}  # these have one only in groups with momentum
 
 
 def prediction_rule(optimizer: type[Optimizer], velocity: bool = False) -> Callable[[Rule], Rule]:
-    """Register the rule of an optimizer: (a parameter's state, its group) -> its step, or None before the first.
+    """Register the rule of an optimizer: (a parameter's state, its group) -> the step, or None before the first one.
 
     The step is a tensor or `Scaled`.
 
@@ -40,7 +41,8 @@ def prediction_rule(optimizer: type[Optimizer], velocity: bool = False) -> Calla
     ... def adagrad(state, group):
     ...     return None if "sum" not in state else group["lr"] * state["last"] / state["sum"].sqrt()
 
-    velocity: it keeps a smoothed gradient in its state's `velocity`, the rate included, for SpecTrain's equation 4.
+    velocity: True if the optimizer keeps a smoothed gradient, times the rate, as `velocity` in its state. Methods that
+        predict by SpecTrain's equation 4 then use it.
     """
 
     def add(rule: Rule) -> Rule:
@@ -53,7 +55,7 @@ def prediction_rule(optimizer: type[Optimizer], velocity: bool = False) -> Calla
 
 
 def rules_of_users() -> list[tuple[type[Optimizer], Rule, bool]]:
-    """(optimizer, rule, whether it keeps a velocity) of the rules that a user's script or module has registered."""
+    """(optimizer, rule, whether it keeps a velocity) for each rule that a user's script or module has registered."""
     return [
         (kind, rule, kind in KEEP_VELOCITY)
         for kind, rule in RULES.items()
@@ -62,14 +64,14 @@ def rules_of_users() -> list[tuple[type[Optimizer], Rule, bool]]:
 
 
 def step_by(rule: Rule, state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
-    """What a rule answers, as a direction and its factor."""
+    """The step that a rule returns, always as a direction and a factor."""
     step = rule(state, group)
     return Scaled(step, 1.0) if isinstance(step, torch.Tensor) else step
 
 
 @prediction_rule(SGD)
 def sgd(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
-    """lr m_t, m_t = u m_{t-1} + (1 - dampening) g_t (table I, SGDM). Nesterov's form settles to the same step."""
+    """lr m_t with m_t = u m_{t-1} + (1 - dampening) g_t (table I, SGDM); Nesterov's form settles to the same step."""
     buffer = state.get("momentum_buffer")
     return None if buffer is None else Scaled(buffer, group["lr"])
 
@@ -88,7 +90,7 @@ def adam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
 
 @prediction_rule(NAdam)
 def nadam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
-    """lr m / (1 - prod mu) / (sqrt(vhat) + eps): Adam's form with NAdam's own bias correction."""
+    """lr m / (1 - prod mu) / (sqrt(vhat) + eps): Adam's form with NAdam's bias correction."""
     if "exp_avg" not in state:
         return None
     t = float(state["step"])
@@ -97,7 +99,7 @@ def nadam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
 
 
 def _over_root(first: torch.Tensor, second: torch.Tensor, bias: float, eps: float, rate: float) -> Scaled:
-    """rate * first / (sqrt(second / bias) + eps), its constants taken out of the root."""
+    """rate * first / (sqrt(second / bias) + eps), with the constant `bias` moved out of the root."""
     second, bias = _unbiased(second, bias)
     root = math.sqrt(bias)
     below = second.sqrt().add_(eps * root)
@@ -105,23 +107,23 @@ def _over_root(first: torch.Tensor, second: torch.Tensor, bias: float, eps: floa
 
 
 def _unbiased(second: torch.Tensor, bias: float) -> tuple[torch.Tensor, float]:
-    """second / bias as (tensor, number to divide it by): none in float16, in which eps times it would be nothing."""
+    """second / bias as (tensor, divisor). In float16 it is divided at once, as eps times the bias would underflow."""
     return (second / bias, 1.0) if second.dtype == torch.float16 else (second, bias)
 
 
 def moments(state: Mapping[str, Any], group: Mapping[str, Any]) -> Scaled | None:
-    """lr mhat / sqrt(vhat + eps), eps inside the root: XPipe's form over Adam's state (PipeOptim, equation 6)."""
+    """lr mhat / sqrt(vhat + eps), with eps inside the root: XPipe's form on Adam's state (PipeOptim, equation 6)."""
     if "exp_avg" not in state:
         return None
     beta1, beta2 = group["betas"]
     t = float(state["step"])
     second, bias = _unbiased(state["exp_avg_sq"], 1 - beta2**t)
-    below = second.add(bias * group["eps"]).sqrt_()  # mhat / sqrt(v / bias + eps) = sqrt(bias) mhat / this
+    below = second.add(bias * group["eps"]).sqrt_()  # mhat / sqrt(v / bias + eps) = sqrt(bias) mhat / below
     return Scaled(torch.div(state["exp_avg"], below, out=below), group["lr"] * math.sqrt(bias) / (1 - beta1**t))
 
 
 def sgd_again(state: Mapping[str, Any], group: Mapping[str, Any], gradient: torch.Tensor) -> torch.Tensor | None:
-    """lr (u m + (1 - dampening) g) with the last gradient g, which m holds already (PipeOptim, ambiguity D2)."""
+    """lr (u m + (1 - dampening) g) with the last gradient g, which m already contains (PipeOptim, ambiguity D2)."""
     buffer = state.get("momentum_buffer")
     if buffer is None:
         return None
@@ -131,10 +133,13 @@ def sgd_again(state: Mapping[str, Any], group: Mapping[str, Any], gradient: torc
 def coupled_decay(
     parameters: Sequence[torch.Tensor], groups: Sequence[Mapping[str, Any]], optimizer: Optimizer | None = None
 ) -> list[torch.Tensor | None]:
-    """The gradients that the optimizer steps along, None of a parameter without. groups: that of each parameter.
+    """The gradients that the optimizer steps along, one per parameter; None for a parameter without a gradient.
 
-    With the L2 term where the optimizer adds one, not with a decoupled decay, which torch's say in their groups, but
-    for `DECOUPLED`; of one that maximizes, turned round.
+    They include the L2 term if the optimizer adds weight decay to the gradient. A decoupled decay is left out: torch's
+    optimizers note it in their groups, except for those in `DECOUPLED`. If a group maximizes, the sign is reversed.
+
+    Args:
+        groups: the optimizer's group of each parameter.
     """
     along = [parameter.grad for parameter in parameters]
     if any(group.get("maximize") for group in groups):
@@ -156,10 +161,10 @@ def coupled_decay(
 
 
 def rule_of(optimizer: Optimizer) -> Rule:
-    """The rule for this optimizer (the nearest base class that has one).
+    """The prediction rule of this optimizer's class, or of its nearest base class that has one.
 
     Raises:
-        PipelagError: there is none, or the optimizer keeps no direction (SGD without momentum).
+        PipelagError: there is no rule, or the optimizer keeps no direction (SGD without momentum).
     """
     for kind in type(optimizer).__mro__:
         if kind in RULES:
@@ -176,7 +181,7 @@ def rule_of(optimizer: Optimizer) -> Rule:
 
 
 def velocity(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | Scaled | None:
-    """lr times the smoothed gradient that the optimizer keeps, None where there is none yet (SpecTrain, equation 4)."""
+    """lr times the smoothed gradient that the optimizer keeps; None before the first step (SpecTrain, equation 4)."""
     for key in ("momentum_buffer", "exp_avg"):
         if state.get(key) is not None:
             return Scaled(state[key], group["lr"])
@@ -184,12 +189,12 @@ def velocity(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor
 
 
 def keeps_velocity(optimizer: Optimizer) -> bool:
-    """Whether `velocity` will find one after the first step."""
+    """Whether `velocity` finds a smoothed gradient after the first step."""
     if isinstance(optimizer, tuple(BY_MOMENTUM)):
         return all(group["momentum"] for group in optimizer.param_groups)
     return isinstance(optimizer, tuple(KEEP_VELOCITY))
 
 
-# The rules that treat every number by itself: these may as well be given larger pieces than parameters.
+# Elementwise rules: they may be given pieces of a flat buffer instead of whole parameters.
 BY_NUMBER: set[Rule] = {sgd, adam, nadam, moments, velocity}
-AT_HAND: set[Rule] = {sgd, velocity}  # the state's own tensors, of which two predictions share no work
+AT_HAND: set[Rule] = {sgd, velocity}  # these return the state's own tensors, so two predictions have no work to share

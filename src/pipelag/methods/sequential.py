@@ -1,4 +1,4 @@
-"""Ordinary training: a minibatch starts when the update of the one before is done. Zero delay by construction."""
+"""Ordinary training: a minibatch starts after the update of the one before it, so that no pass reads stale weights."""
 
 from pipelag.methods.base import Method, register
 from pipelag.schedules.library import sequential as build

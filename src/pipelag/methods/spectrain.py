@@ -1,24 +1,25 @@
 """DualPipe and SpecTrain: *Efficient and Robust Parallel DNN Training through Model Parallelism on Multi-GPU
 Platform*, section 3.
 
-DualPipe runs a forward and a backward of two minibatches in every time unit (the cycle schedule). SpecTrain replaces
-the weights of a pass by those foreseen for the time unit in which the minibatch will be done:
+DualPipe runs the forward of one minibatch and the backward of another in every time unit (the cycle schedule).
+SpecTrain replaces the weights that a pass reads by those predicted for the time unit in which the minibatch is done:
 
     v_t = gamma v_{t-1} + (1 - gamma) g_t      W^_{t+s} = W_t - s lr v_{t-1}       (equations 1 and 4)
     s = 2N - k - 2 in the forward, s = k in the backward of GPU k = 0 .. N-1       (equations 5 and 6)
 
-s counts "the time units between current pipeline stage and the time a batch completes its round trip": derived, as
-the updates that a stage makes until then, so that the formulas are tests. v is the optimizer's own momentum buffer, at
-the scale in which it steps (ambiguity E3), lr the coming update's. `spectrain_smoothed` keeps the v of equation 1 by
-itself, v_0 = 0, whatever the optimizer: for one that steps along raw or damped gradients (E4).
+s counts "the time units between current pipeline stage and the time a batch completes its round trip". Here it is
+derived from the schedule, as the number of updates that the stage makes until then; the formulas are tests. v is the
+optimizer's own momentum buffer, at the scale at which the optimizer steps (ambiguity E3), and lr is the rate of the
+coming update. `spectrain_smoothed` keeps the v of equation 1 itself, with v_0 = 0, whatever the optimizer; it is meant
+for an optimizer that steps along raw or damped gradients (E4).
 
-On GPU k > 0 the s of equation 5 looks beyond the weights at the minibatch's own update, since versions are counted
-in time units (E2): `spectrain_batch_order` is the consistent alternative. On 1F1B, s counts whole rounds, floor(k/2) +
-N - k - 1 and floor(k/2), as in the authors' public port (E1); counted as equations 5 and 6 count, it would be
-ceil(k/2).
+On GPU k > 0 the s of equation 5 aims beyond the minibatch's own update, since the paper counts versions in time units
+(E2). `spectrain_batch_order` is the consistent alternative. On 1F1B, s counts whole rounds, floor(k/2) + N - k - 1 and
+floor(k/2), as the authors' public port does (E1); counted as in equations 5 and 6, the latter would be ceil(k/2).
 
-`dualpipe_stashed` is figure 8c: a minibatch reads W_t, "the version of weights at time unit t" (section 3.2) in which
-it entered, on every GPU and in both passes; by then GPU k has made k updates more than GPU 0 (E6).
+`dualpipe_stashed` is figure 8c. Let t be the time unit in which a minibatch enters the pipeline: on every GPU and in
+both passes the minibatch reads W_t, "the version of weights at time unit t" (section 3.2). At that time GPU k has made
+k updates more than GPU 0 (E6).
 """
 
 from dataclasses import replace
@@ -45,7 +46,7 @@ dualpipe_stashed = register(
         source="spectrain Figure 8c (ambiguity E6)",
         held=lambda stage, live: live.entry_lags[stage - 1],
         backward_reads="stashed",
-        revision=2,  # versions are those of a time unit
+        revision=2,  # counts versions by time unit
     )
 )
 
@@ -53,11 +54,11 @@ spectrain = register(
     replace(
         dualpipe,
         name="spectrain",
-        summary="DualPipe with weights foreseen from the smoothed gradient: s = 2N-k-2 forward, k backward",
+        summary="DualPipe with weights predicted from the smoothed gradient: s = 2N-k-2 forward, k backward",
         source="spectrain section 3.3, equations 3 to 6",
         forward_reads=Predict("velocity", "round trip"),
         backward_reads=Predict("velocity", "round trip"),
-        revision=2,  # predicts by the coming update's rate
+        revision=2,  # predicts at the coming update's rate
     )
 )
 
@@ -91,6 +92,6 @@ on_1f1b = register(
         build=one_f_one_b,
         forward_reads=Predict("velocity", "round trip"),
         backward_reads=Predict("velocity", "round trip"),
-        revision=2,  # predicts by the coming update's rate
+        revision=2,  # predicts at the coming update's rate
     )
 )

@@ -1,8 +1,9 @@
 """Pipelined Training with Stale Weights of Deep CNNs (2020), section 3.
 
-Every stage does one forward and one backward per cycle. In cycle c stage i's forward (FS_i) reads the current weights,
-which miss the updates of the 2(K-i+1) minibatches still in flight behind it; the backward (BKS_{K-i+2}) uses the kept
-activations and the weights current *then*, newer than the forward's, and updates at once:
+Every stage does one forward and one backward per cycle. The forward of stage i (FS_i) reads the current weights, which
+lack the updates of the 2(K-i+1) minibatches whose backwards are still to come at this stage. The backward
+(BKS_{K-i+2}) uses the activations that the forward kept, but the weights that are current by *then*, which are newer
+than the forward's. The stage updates at once:
 
     W_i <- W_i - lr_i * gradient        no weight stashing, no microbatches, K = stages - 1
 """
@@ -22,7 +23,7 @@ stale_weights = register(
 )
 
 # The paper's sentence that FS_i and its backward "use the same weights" contradicts its "no stashing" (ambiguity A4).
-# This is that other reading, for whoever wants to see what the difference costs.
+# This variant follows the sentence, so that the two readings can be compared.
 stale_weights_stashed = register(
     replace(
         stale_weights,

@@ -1,6 +1,6 @@
-"""The baselines without staleness: GPipe and 1F1B with flush, on our workers or under torch's own schedules.
+"""The pipelines without staleness: GPipe and 1F1B with flush, by pipelag's workers or by torch's own schedules.
 
-They differ in speed and memory; what they learn is plain training with the mean gradient of the microbatches.
+They differ in speed and memory. All of them learn as plain training with the mean gradient of the microbatches does.
 """
 
 from dataclasses import replace

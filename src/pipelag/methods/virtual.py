@@ -1,7 +1,8 @@
 """Several stages per worker: interleaved 1F1B, with a flush and without, and pipelines in both directions.
 
-None of the five papers has them; the schedules are those of Narayanan et al. 2021 (arXiv 2104.04473, section 2.2) and
-of Li and Hoefler 2021 (Chimera, arXiv 2107.06925), whose idea DeepSeek's DualPipe shares. What is stale follows.
+None of the five papers has these methods. The schedules are those of Narayanan et al. 2021 (arXiv 2104.04473, section
+2.2) and of Li and Hoefler 2021 (Chimera, arXiv 2107.06925), whose idea DeepSeek's DualPipe shares. Staleness is derived
+from the schedules, as for every method.
 """
 
 from dataclasses import replace
@@ -9,16 +10,16 @@ from dataclasses import replace
 from pipelag.methods.base import Method, register
 from pipelag.schedules.virtual import Interleaved, bidirectional
 
-CHUNKS = 2  # stages per worker, where none are given
+CHUNKS = 2  # default number of stages per worker
 
 
 def interleaved_with(chunks: int = CHUNKS) -> Method:
-    """Another number of stages per worker."""
+    """`1f1b_interleaved` with `chunks` stages per worker."""
     return replace(interleaved, build=Interleaved(chunks))
 
 
 def stashed_with(chunks: int = CHUNKS) -> Method:
-    """Another number of stages per worker."""
+    """`pipedream_interleaved` with `chunks` stages per worker."""
     return replace(stashed, build=Interleaved(chunks, flush=False))
 
 

@@ -1,4 +1,4 @@
-"""Models as `nn.Sequential` of numbered layers, by name. `register` adds a user's own."""
+"""Models by name, each an `nn.Sequential` of numbered layers. `register` adds a user's own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Builder = Callable[..., nn.Sequential]
 MODELS: dict[str, Builder] = {"lenet5": lenet5, "alexnet": alexnet, "vgg16": vgg16, "snn": snn}
 for _depth in (20, 56, 110, 224, 362):
     MODELS[f"resnet{_depth}"] = lambda depth=_depth, **options: resnet(depth, **options)
-for _depth in BLOCKS:  # these are 6n + 2 too, but everyone means the bottleneck networks
+for _depth in BLOCKS:  # also of the form 6n + 2, but these names usually mean the bottleneck networks
     MODELS[f"resnet{_depth}"] = lambda depth=_depth, **options: resnet_bottleneck(depth, **options)
 for _name in ("alexnet", "vgg16"):
     MODELS[f"{_name}_imagenet"] = lambda name=_name, **options: from_torchvision(name, **options)
@@ -52,24 +52,25 @@ MODELS |= {"residual_lstm": residual_lstm, "sentiment_transformer": sentiment_tr
 
 
 def register(name: str) -> Callable[[Builder], Builder]:
-    """Make a model known by name: a function of keyword options that returns an `nn.Sequential` of layers.
+    """Register a model under a name: decorates a function of keyword options that returns an `nn.Sequential` of layers.
 
-    It is called with `classes` and `in_channels` of the data at hand, and the options of the config.
+    The function is called with `classes` and `in_channels` of the run's data, and with the options of the config.
     """
 
     return entered("model", name, MODELS)
 
 
 def build(name: str, /, seed: int | None = None, **options: Any) -> nn.Sequential:
-    """A fresh model.
+    """Build a model with freshly initialised weights.
 
     Args:
-        name: a registered name; `resnet<6n+2>` of any depth works too.
-        seed: of the initialisation; the caller's random numbers are left as they were. None draws from them.
+        name: a registered name, or `resnet<6n+2>` of any depth.
+        seed: of the initialisation; the caller's random state stays unchanged. None: draw from the caller's.
         options: keyword arguments of the model, such as `width`, `classes`, `in_channels`.
 
     Raises:
-        PipelagError: unknown name (the nearest is named), unknown option, a depth that is not 6n + 2.
+        PipelagError: an unknown name (the message names the nearest), an unknown option, a depth that is not 6n + 2, or
+            a model that does not fit into this machine's memory.
     """
     check_model(name, options, set(MODELS))
     builder = MODELS.get(name) or partial(resnet, int(name.removeprefix("resnet")))
@@ -79,19 +80,19 @@ def build(name: str, /, seed: int | None = None, **options: Any) -> nn.Sequentia
                 torch.manual_seed(seed)
             model = builder(**options)
     except TypeError as error:
-        if HOMES.get(name) is not None:  # the options fit: the mistake is ours
+        if HOMES.get(name) is not None:  # the options have been checked, so this is a bug of ours
             raise
         raise PipelagError(f"model '{name}' does not take these options: {error}") from error
     if not isinstance(model, nn.Sequential):
         raise PipelagError(
-            f"model '{name}' gives {kind_of(model)}; a model is an nn.Sequential, each of whose children is one layer"
+            f"model '{name}' returns {kind_of(model)}; it should return an nn.Sequential whose children are the layers"
         )
     return model
 
 
 @contextmanager
 def fitting(name: str) -> Iterator[None]:
-    """Refuse a model whose weights would not fit into this machine's memory, before they are written to."""
+    """Refuse a model whose weights do not fit into this machine's memory, before the memory is written to."""
     room, taken = machine_memory(), 0
     there: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
 
@@ -101,7 +102,7 @@ def fitting(name: str) -> Iterator[None]:
             return
         there[id(parameter)] = parameter
         taken += parameter.nbytes
-        if taken > room:  # tied weights were counted for each layer, and those of layers that are gone by now
+        if taken > room:  # count again: tied weights counted once per layer, and so did those of deleted layers
             taken = sum(one.nbytes for one in there.values())
         if taken > room:
             raise PipelagError(

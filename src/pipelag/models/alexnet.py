@@ -1,7 +1,7 @@
 """AlexNet (Krizhevsky et al., 2012) for 32x32 images: five convolutions and three linear layers, eight numbered layers.
 
-The paper gives no table of its CIFAR variant; this is the usual one, with 3x3 kernels and three poolings, so that the
-last feature map is 4x4.
+The stale-weights paper gives no table of its CIFAR variant. This is the usual one, with 3x3 kernels and three poolings,
+so that the last feature map is 4x4.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, as all models of this package compute it."""
+"""Scaled dot-product attention for all models of this package."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch.nn import functional as F
 
 
 def dot_product_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: Any) -> torch.Tensor:
-    """torch's `scaled_dot_product_attention`; `how`: its masks and dropout.
+    """torch's `scaled_dot_product_attention`; `how` are its masks and dropout.
 
-    Within bfloat16 passes on a CPU it computes in float32: torch's bfloat16 kernel takes three to four times as long
-    over sentences (its backward: 12 times), and what it returns is rounded by the product that follows.
+    In bfloat16 passes on a CPU it computes in float32, because torch's bfloat16 kernel takes three to four times as
+    long for sentences (its backward 12 times). The matrix product that follows rounds the result to bfloat16.
     """
     if q.is_cpu and torch.is_autocast_enabled("cpu"):
         with torch.autocast("cpu", enabled=False):

@@ -1,7 +1,7 @@
-"""BERT (Devlin et al., 2019), pre-trained by masked words and the order of two sentences, cut by weight.
+"""BERT (Devlin et al., 2019), pre-trained on masked words and the order of two sentences, with one layer per weight.
 
-PipeOptim times BERT-48 (section V-E): BERT-large's sizes and 48 blocks. A weight lies on one worker, so the output
-projection has a weight of its own where the original shares the embedding's; that makes 669,790,012 parameters.
+PipeOptim times BERT-48 (section V-E): BERT-large's sizes and 48 blocks. A weight must be on one worker, so the output
+projection has a weight of its own, whereas the original shares the embedding's. This makes 669,790,012 parameters.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pipelag.errors import PipelagError
 from pipelag.models.operators import Operator, Tensors
 from pipelag.models.transformer import Narrow, Norm, Widen, attention, check_size
 
-STD, EPSILON = 0.02, 1e-12  # of the initial weights and in the normalisation, as in the original
+STD, EPSILON = 0.02, 1e-12  # of the initial weights, and of the normalisation, as in the original
 
 
 class Embeddings(nn.Module):
-    """Words, places and segments as vectors: words, or (words, segments), int64 (N, T) -> (x, padding).
+    """Words, positions and segments as vectors: words, or (words, segments), int64 (N, T) -> (x, padding).
 
-    Words alone are all of the first segment.
+    Words without segments all belong to the first segment.
     """
 
     def __init__(self, words: int, size: int, length: int, segments: int, dropout: float) -> None:
@@ -35,7 +35,7 @@ class Embeddings(nn.Module):
         """See the class.
 
         Raises:
-            PipelagError: a text longer than there are places.
+            PipelagError: a text with more words than there are positions.
         """
         words, segments = value if isinstance(value, tuple) else (value, torch.zeros_like(value))
         if words.shape[1] > self.length:
@@ -53,7 +53,7 @@ class WidenGelu(Widen):
 
 
 class Pooler(Operator):
-    """What the first place says of the whole text: (x, padding) -> (x, pooled), pooled (N, size)."""
+    """The pooler, which represents a text by its first position: (x, padding) -> (x, pooled), pooled (N, size)."""
 
     def __init__(self, size: int) -> None:
         super().__init__("pooler", nn.Linear(size, size))
@@ -64,7 +64,7 @@ class Pooler(Operator):
 
 
 class NextSentence(Operator):
-    """Whether the second segment follows the first in the text: (x, pooled) -> (x, scores (N, 2))."""
+    """Scores whether the second segment follows the first in the text: (x, pooled) -> (x, scores (N, 2))."""
 
     def __init__(self, size: int) -> None:
         super().__init__("next sentence", nn.Linear(size, 2))
@@ -75,7 +75,7 @@ class NextSentence(Operator):
 
 
 class Transform(Operator):
-    """The linear layer in front of the vocabulary: (x, order) -> (norm(gelu(linear x)), order)."""
+    """The linear layer before the output projection: (x, order) -> (norm(gelu(linear x)), order)."""
 
     def __init__(self, size: int) -> None:
         super().__init__("masked words, linear", nn.Linear(size, size))
@@ -87,7 +87,7 @@ class Transform(Operator):
 
 
 class MaskedWords(Operator):
-    """The scores of all words at every place: (x, order) -> (scores (N, T, words), order (N, 2))."""
+    """The scores of all words at every position: (x, order) -> (scores (N, T, words), order (N, 2))."""
 
     def __init__(self, size: int, words: int) -> None:
         super().__init__(f"linear {size}-{words}", nn.Linear(size, words))
@@ -109,11 +109,11 @@ def bert(
 ) -> nn.Sequential:
     """A BERT of `blocks` blocks; takes words, or (words, segments), int64 (N, T), and scores words and the order.
 
-    `pipelag.runs.text_metrics.masked_word_loss` trains it. Words are scored at every place, not at the masked ones
-    alone; attention weights are not dropped, which the original does besides.
+    The loss is `pipelag.runs.text_metrics.masked_word_loss`. The model differs from the original in two points: it
+    scores words at every position, not only at masked ones, and it has no dropout of attention weights.
 
     Args:
-        length: the most words that it can read; places have learned vectors.
+        length: the largest number of words in a text; positions have learned vectors.
 
     Raises:
         PipelagError: a size that the heads do not divide, or an odd one.

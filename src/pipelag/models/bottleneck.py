@@ -1,9 +1,9 @@
-"""ResNets of bottleneck blocks (He et al., 2016; 50, 101 and 152), cut as finely as PipeMare does: a layer per weight.
+"""ResNets of bottleneck blocks (He et al., 2016; 50, 101 and 152), with one layer per weight as in PipeMare.
 
-ResNet-50 has 107 such layers: 53 convolutions, 53 batch norms and a classifier (PipeMare section 4.1), in topological
-order; weight and bias of an operator are one. `split` cuts every weight into equal parts of its output channels (the
-classifier's, where there are fewer classes than parts, of its inputs), each a layer: 214 for split = 2, 1,712 for 16
-(PipeMare Figures 4 and 8). Weights begin as they would in one piece.
+ResNet-50 has 107 layers: 53 convolutions, 53 batch norms and a classifier (PipeMare section 4.1), in topological order;
+an operator's weight and bias are one layer. `split` cuts every weight into equal parts of its output channels, each a
+layer: 214 layers for split = 2, 1,712 for 16 (PipeMare Figures 4 and 8). If there are fewer classes than parts, the
+classifier is cut by its inputs. The initial weights are distributed as in the unsplit network.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class Part(nn.Module):
-    """One part of one operator of a block. What crosses a boundary is (branch, skip, parts done of this operator).
+    """One part of one operator of a block. The tuple (branch, skip, parts done of this operator) crosses boundaries.
 
-    A block's first operator takes a tensor, which becomes both branch and skip. on: 0 works on the branch, 1 on the
-    skip. number, of: this part of how many; then: what follows the operator's last part: "relu"; "close", the sum of
-    branch and skip; "out", outside blocks, where only the branch goes on.
+    A block's first operator takes a tensor, which becomes both branch and skip.
+
+    number, of: this part's number (from 0), and the number of parts.
+    on: 0: the operator works on the branch; 1: on the skip.
+    then: what follows the operator's last part: "relu"; "close", the sum of branch and skip; or "out", outside blocks,
+        where only the branch goes on.
     """
 
-    writes_output = False  # its modules are counted themselves (`pipelag.models.count`)
+    writes_output = False  # its modules are counted instead (`pipelag.models.count`)
 
     def __init__(self, label: str, module: nn.Module, number: int, of: int, on: int, then: str) -> None:
         super().__init__()
@@ -38,10 +41,10 @@ class Part(nn.Module):
         self.module, self.number, self.of, self.on, self.then = module, number, of, on, then
 
     def forward(self, value: torch.Tensor | Tensors) -> torch.Tensor | Tensors:
-        """The block's tensors after this part; its output after the last."""
+        """The block's tensors after this part; after the last part of the block, its output."""
         state = (value, value) if isinstance(value, torch.Tensor) else value
         given = state[self.on]
-        if isinstance(self.module, nn.BatchNorm2d) and self.of > 1:  # works on its own channels only
+        if isinstance(self.module, nn.BatchNorm2d) and self.of > 1:  # a part normalises only its own channels
             given = given.chunk(self.of, 1)[self.number]
         parts = (*state[2:], self.module(given))
         if self.number < self.of - 1:
@@ -67,14 +70,14 @@ def resnet_bottleneck(
     blocks: tuple[int, ...] | None = None,
     scale: int | None = None,
 ) -> nn.Sequential:
-    """A bottleneck ResNet.
+    """A ResNet of bottleneck blocks.
 
     Args:
-        form: "cifar" begins with a 3x3 convolution and keeps the size; "tiny", for Tiny-ImageNet's 64x64, with the
-            same of stride 2, behind which all is as for CIFAR; "imagenet" with 7x7, stride 2, and a pooling.
-        scale: enlarge the images first, to so many pixels either way.
-        split: parts of every weight; channels are rounded up to a multiple of it.
-        blocks: per group, instead of those of `depth`.
+        form: the first convolution. "cifar": 3x3, which keeps the size. "tiny", for Tiny-ImageNet's 64x64: 3x3 with
+            stride 2, so that the rest is as for CIFAR. "imagenet": 7x7 with stride 2, and a pooling.
+        scale: enlarges the images to so many pixels in height and width first.
+        split: the number of parts of every weight; channels are rounded up to a multiple of it.
+        blocks: the number of blocks per group, in place of those of `depth`.
 
     Raises:
         PipelagError: an unknown depth or form, no group of blocks, or images to enlarge in front of a split stem.
@@ -85,7 +88,9 @@ def resnet_bottleneck(
         raise unknown("form", form, STEMS)
     groups = tuple(blocks) if blocks is not None else BLOCKS[depth]
     if not groups:
-        raise PipelagError("a bottleneck ResNet has at least one group of blocks; blocks says how many are in each")
+        raise PipelagError(
+            "a bottleneck ResNet needs at least one group of blocks; give blocks, the number of blocks in each group"
+        )
     layers: list[nn.Module] = []
     base = [even(channels(64 * 2**group, width), split) for group in range(len(groups))]
     stem = base[0]
@@ -93,7 +98,7 @@ def resnet_bottleneck(
     start = operator("stem conv", lambda n: nn.Conv2d(in_channels, n, kernel, stride, pad, bias=False), stem, split)
     norms = operator("stem norm", nn.BatchNorm2d, stem, split, then="out")
     if scale is not None and split > 1:
-        raise PipelagError("images cannot be enlarged in front of a stem that is split; leave out scale, or split")
+        raise PipelagError("images cannot be enlarged before a stem that is split; leave out scale or split")
     if split == 1:  # what goes in does not travel along
         start = [Layer("stem conv", *enlarged(scale), start[0].module)]
     if form == "imagenet":
@@ -110,14 +115,14 @@ def resnet_bottleneck(
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            if split > 1:  # the fan of the whole weight
+            if split > 1:  # as initialised with the fan of the whole weight
                 with torch.no_grad():
                     module.weight.mul_(split**-0.5)
     return model
 
 
 def even(count: int, split: int) -> int:
-    """The next number of channels that `split` divides."""
+    """The number of channels rounded up to a multiple of `split`."""
     return -(-count // split) * split
 
 
@@ -129,12 +134,12 @@ def operator(
     on: int = 0,
     then: str = "",
 ) -> list[Any]:
-    """An operator's parts, `out` / `split` channels each."""
+    """The parts of an operator, with `out` / `split` channels each."""
     return [Part(label, build(out // split), i, split, on, then) for i in range(split)]
 
 
 def bottleneck(name: str, into: int, middle: int, stride: int, split: int) -> Iterator[nn.Module]:
-    """conv1x1, conv3x3, conv1x1, each with a batch norm; and a convolution on the skip where the size changes."""
+    """A block: conv1x1, conv3x3, conv1x1, each with a batch norm; a convolution on the skip if the size changes."""
     out, changes = 4 * middle, stride != 1 or into != 4 * middle
     sizes = [(into, middle, 1, 1), (middle, middle, 3, stride), (middle, out, 1, 1)]
     for place, (a, b, kernel, step) in enumerate(sizes, start=1):
@@ -154,9 +159,10 @@ def bottleneck(name: str, into: int, middle: int, stride: int, split: int) -> It
 
 
 class Pooled(nn.Module):
-    """Part of the classifier: the mean over the pixels, and some of the classes, or all of them from some features.
+    """A part of the classifier: the mean over the pixels, then the scores of some classes, or a sum over some features.
 
-    features: the first and the last + 1 of those; none: all, and then the parts have classes of their own.
+    features: the range of features (first, last + 1) from which this part scores all classes; None: the part scores its
+        own classes from all features.
     """
 
     def __init__(
@@ -167,7 +173,7 @@ class Pooled(nn.Module):
         self.mean, self.linear, self.number, self.of, self.features = Mean(), linear, number, of, features
 
     def forward(self, value: torch.Tensor | Tensors) -> torch.Tensor | Tensors:
-        """(features, logits so far), and at the end the logits."""
+        """(features, logits so far); after the last part, the logits."""
         state = (self.mean(value),) if isinstance(value, torch.Tensor) else value
         features = state[0] if self.features is None else state[0][:, slice(*self.features)]
         state = (*state, self.linear(features))
@@ -179,7 +185,7 @@ class Pooled(nn.Module):
 
 
 def classifier(into: int, classes: int, split: int) -> list[nn.Module]:
-    """The linear layer, its classes shared out over the parts; its features where there are more parts than classes."""
+    """The parts of the classifier, divided by classes or, if there are more parts than classes, by features."""
     if split <= classes:
         sizes = [len(range(i, classes, split)) for i in range(split)]
         return [Pooled("mean, linear", nn.Linear(into, size), i, split) for i, size in enumerate(sizes)]

@@ -1,4 +1,4 @@
-"""Counting a model's weights and activations per layer, on the meta device: no memory, no computation."""
+"""Count a model's weights and activations per layer, on the meta device, without memory or computation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from pipelag.tensors import as_tuple
 
 @dataclass(frozen=True)
 class LayerCount:
-    """One numbered layer, per sample where it says elements.
+    """The counts of one numbered layer.
 
-    parameters: all; weights: kernels and matrices only; activations: elements that its operations write
-    (`activations_of`); output: elements that cross a boundary placed after this layer.
+    parameters: all parameters. weights: only kernels and matrices.
+    activations: elements per sample that its operations write (`activations_of`).
+    output: elements per sample that cross a boundary after this layer.
     """
 
     layer: int
@@ -33,7 +34,7 @@ class LayerCount:
 
 
 def count(model: nn.Sequential | Sequence[nn.Module], sample_shape: Sequence[int]) -> list[LayerCount]:
-    """Count every layer for one sample of `sample_shape` (C, H, W). The model is left as it was."""
+    """Count every layer for one sample of `sample_shape` (C, H, W). The model stays unchanged."""
     rows = []
     value: Any = torch.empty(2, *sample_shape, device="meta")
     for layer, (_, last) in zip(layers_of(model), layer_numbers(model), strict=True):
@@ -53,11 +54,11 @@ def count(model: nn.Sequential | Sequence[nn.Module], sample_shape: Sequence[int
 
 
 def activations_of(layer: nn.Module, value: Any) -> tuple[Any, int]:
-    """The layer's output, and the elements per sample of the tensors that it newly writes.
+    """The layer's output, and the elements per sample of the new tensors that it writes.
 
-    The rule is torchsummary's (stale_weights section 6.6), without what takes no memory: every module's output counts
-    once; containers, in-place activations, reshapes and tensors that only pass through do not. A module with
-    children counts the tensor that its own forward writes (the sum of a residual block) unless it says
+    The rule is torchsummary's (StaleWeights section 6.6), but counts only what takes memory: every module's output
+    counts once; containers, in-place activations, reshapes and tensors that only pass through do not count. A module
+    with children counts the tensor that its own forward writes (the sum of a residual block), unless it has
     `writes_output = False`.
     """
     total = 0
@@ -73,7 +74,7 @@ def activations_of(layer: nn.Module, value: Any) -> tuple[Any, int]:
             return False
         return bool(getattr(module, "writes_output", True))
 
-    # Stand-ins without data take the place of the tensors: weights and batch-norm statistics stay as they are.
+    # Stand-ins without data replace the tensors, so that weights and batch-norm statistics stay unchanged.
     tensors = chain(layer.named_parameters(), layer.named_buffers())
     stand_ins = {name: tensor.detach().to("meta") for name, tensor in tensors}
     hooks = [module.register_forward_hook(add) for module in layer.modules() if counts(module)]

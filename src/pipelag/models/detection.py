@@ -1,7 +1,7 @@
-"""SSD300 and Mask R-CNN as MLPerf v0.5 trains them, the part with weights: what PipeDream's Table 3 is about.
+"""The parts with weights of SSD300 and Mask R-CNN as MLPerf v0.5 trains them, for PipeDream's Table 3.
 
-What has no weights and no fixed size is left out: drawing anchors and choosing among them (matching, suppression,
-sampling), the losses, and the boxes' decoding. Where it would choose regions, Mask R-CNN takes them as an input.
+Parts without weights or a fixed size are left out: making anchors and choosing among them (matching, suppression,
+sampling), the losses, and the decoding of boxes. Mask R-CNN takes the regions that it would choose as an input.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from torch import nn
 
 from pipelag.models.linearise import linearise
 
-ANCHORS = (4, 6, 6, 6, 4, 4)  # per place, on maps of 38, 19, 10, 5, 3 and 1: 8732 in all
+ANCHORS = (4, 6, 6, 6, 4, 4)  # per position, on maps of side 38, 19, 10, 5, 3 and 1: 8732 in all
 WIDTHS = (256, 512, 512, 256, 256, 256)
 
 
 class SSD300(nn.Module):
-    """The single-shot detector over a ResNet-34 whose third group keeps its size, for images of 300 x 300."""
+    """The single-shot detector on a ResNet-34 whose third group has no stride, for images of 300 x 300 pixels."""
 
     def __init__(self, classes: int = 81) -> None:
         super().__init__()
-        from torchvision.models import resnet34  # costs seconds, which no other model's run is to pay
+        from torchvision.models import resnet34  # here, because the import takes seconds
 
         resnet = resnet34(weights=None)
         for convolution in (resnet.layer3[0].conv1, resnet.layer3[0].downsample[0]):
@@ -56,9 +56,9 @@ class SSD300(nn.Module):
 
 
 class MaskRCNN(nn.Module):
-    """torchvision's Mask R-CNN (ResNet-50, feature pyramid) on given regions; each level of the pyramid has a quarter.
+    """torchvision's Mask R-CNN (ResNet-50, feature pyramid) on given regions, a quarter of them per pyramid level.
 
-    masks: of how many of an image's regions masks are predicted (those that hold an object: a quarter of 512).
+    masks: the number of an image's regions for which masks are predicted (those with an object, a quarter of 512).
     """
 
     def __init__(self, classes: int = 81, masks: int = 128) -> None:
@@ -75,11 +75,11 @@ class MaskRCNN(nn.Module):
         self.for_masks = nn.ModuleList(RoIAlign(14, 1 / 2**level, 2) for level in range(2, 6))
 
     def forward(self, images: torch.Tensor, regions: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """(N, 3, H, W) and (N, R, 5), the regions' image and corners in pixels, to all outputs.
+        """Compute all outputs from images (N, 3, H, W) and regions (N, R, 5): their image and corners in pixels.
 
         Returns:
-            Per level of the pyramid the proposals' scores and offsets; the regions' scores (N R, classes) and offsets
-            (N R, 4 classes); masks (N min(R, masks), classes, 28, 28).
+            The proposals' scores and offsets for each level of the pyramid; the regions' scores (N R, classes) and
+            offsets (N R, 4 classes); masks (N min(R, masks), classes, 28, 28).
         """
         levels = list(self.backbone(images).values())
         scores, offsets = self.proposals(levels)

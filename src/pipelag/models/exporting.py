@@ -1,7 +1,7 @@
-"""A model as a list of operators, by torch.export: for what torch.fx cannot follow, such as the models of transformers.
+"""Trace a model into a list of operators by torch.export, for models that torch.fx cannot trace (transformers').
 
-torch.export runs the model once on examples of its inputs, without computing, and writes down torch's own operators:
-control flow on sizes, options and classes is followed as it went. Sizes may differ from minibatch to minibatch,
+torch.export runs the model once on examples of its inputs, without computing, and records torch's own operators.
+Control flow that depends on sizes, options and classes is recorded as it went. Sizes may differ between minibatches,
 unless the model computes with one as a number.
 """
 
@@ -22,17 +22,17 @@ from pipelag.models.symbolic import BACKWARD_HOOKS, refuse_assigned
 from pipelag.models.values import Values, values_of
 from pipelag.tensors import alone
 
-GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled  # what torch.no_grad is to torch.export
-IDLE = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range")  # checks of what export has settled
+GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled  # torch.export's form of torch.no_grad
+IDLE = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range")  # checks that torch.export has already made
 PRUNED = "model."  # where `Called` keeps the model
 
 
 class Called(nn.Module):
-    """A model that takes some inputs by name as one tuple, the others fixed, and gives tensors.
+    """A model that takes its tensor inputs as one tuple, has its other inputs fixed, and returns tensors.
 
     Args:
-        output: which of the values to keep, of a model that gives several by name.
-        left: is given the values that a call leaves in the model's attributes.
+        output: the name of the value to keep, if the model returns several by name.
+        left: is filled with the values that a call leaves in the model's attributes.
     """
 
     def __init__(
@@ -44,14 +44,16 @@ class Called(nn.Module):
         self.fixed = {name: value for name, value in inputs.items() if not isinstance(value, torch.Tensor)}
 
     def forward(self, given: tuple[torch.Tensor, ...]) -> Any:
-        """What the model gives: a tensor or a tuple of tensors."""
+        """The model's output: a tensor or a tuple of tensors."""
         before = dict(self.model.named_buffers())
         value = self.kept(self.model(**dict(zip(self.names, given, strict=True)), **self.fixed))
         self.left.update(values_of(self.model))
         refuse_assigned(self.model, [name for name, buffer in self.model.named_buffers() if before[name] is not buffer])
         many = isinstance(value, (tuple, list))
         if not all(isinstance(one, torch.Tensor) for one in (value if many else (value,))):
-            kind = f"a {type(value).__name__} of more than tensors" if many else a(type(value).__name__)
+            kind = (
+                f"a {type(value).__name__} that holds something other than tensors" if many else a(type(value).__name__)
+            )
             raise PipelagError(
                 f"{type(self.model).__name__} returns {kind}; it should return a tensor, a tuple of tensors, or a dict "
                 "or ModelOutput of them by name"
@@ -59,10 +61,13 @@ class Called(nn.Module):
         return value
 
     def kept(self, value: Any) -> Any:
-        """The one to keep of values by name."""
+        """The value to keep, if the model returns values by name; otherwise its output as it is."""
         if not isinstance(value, Mapping):
             if self.output is not None:
-                raise PipelagError(f"{type(self.model).__name__} gives no values by name to keep one; leave out output")
+                raise PipelagError(
+                    f"{type(self.model).__name__} does not return values by name, so none can be chosen; leave out "
+                    "output"
+                )
             return value
         known = {name: item for name, item in value.items() if item is not None}
         if self.output is not None:
@@ -71,7 +76,8 @@ class Called(nn.Module):
             return known[self.output]
         if len(known) != 1:
             raise PipelagError(
-                f"{type(self.model).__name__} gives {', '.join(known)}, and one is wanted: output='{next(iter(known))}'"
+                f"{type(self.model).__name__} returns {', '.join(known)}; choose one of them: "
+                f"output='{next(iter(known))}'"
             )
         return next(iter(known.values()))
 
@@ -79,28 +85,28 @@ class Called(nn.Module):
 def exported(
     model: nn.Module, inputs: Mapping[str, Any], output: str | None = None, left: Values | None = None
 ) -> Traced:
-    """The operators of a model, in the mode (training or evaluation) that it is in.
+    """The operators of a model, in its present mode (training or evaluation).
 
     Args:
-        inputs: of the model's forward, by name: tensors are examples of inputs, of at least two samples; anything else
-            is passed as it is, always.
-        output: which value to keep of a model that gives several by name.
-        left: is given the values that the call leaves in the model's attributes.
+        inputs: the arguments of the model's forward by name. Tensors are examples of inputs, with at least two samples;
+            other values are fixed.
+        output: the name of the value to keep, if the model returns several by name.
+        left: is filled with the values that the call leaves in the model's attributes.
 
     Raises:
-        PipelagError: no tensor among the inputs, a model that torch.export refuses, or one that gives no tensors.
+        PipelagError: no tensor among the inputs, a model that torch.export refuses, or one that returns no tensors.
     """
     called = Called(model, inputs, output, left)
     examples = tuple(inputs[name] for name in called.names)
     if not examples:
-        raise PipelagError("inputs has no tensor: give an example of each input of the model, inputs={'name': tensor}")
+        raise PipelagError("inputs has no tensor; give an example of each input of the model: inputs={'name': tensor}")
     check_inputs(model, inputs)
     hooked = [path for path, m in model.named_modules() if any(getattr(m, name) for name in BACKWARD_HOOKS)]
     if hooked:
         raise PipelagError(
-            f"{type(model).__name__} has backward hooks ('{hooked[0]}'), which torch.export leaves out; remove them"
+            f"{type(model).__name__} has backward hooks ('{hooked[0]}'), which torch.export ignores; remove them"
         )
-    # A size of 1 torch fixes whatever is said, and warns where it was not told so.
+    # torch.export fixes a size of 1 in any case, and warns unless it is declared static.
     auto, fixed = torch.export.Dim.AUTO, torch.export.Dim.STATIC
     sizes = tuple(tuple(fixed if size == 1 else auto for size in example.shape) for example in examples)
     try:
@@ -116,7 +122,7 @@ def exported(
 
 
 def check_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> None:
-    """Refuse inputs that the model's forward does not take, or goes without."""
+    """Refuse inputs that the model's forward does not take, and missing inputs that it requires."""
     parameters = inspect.signature(model.forward).parameters.values()
     known = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     wrong = [name for name in inputs if name not in known]
@@ -125,12 +131,13 @@ def check_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     missing = [name for name, p in known.items() if p.default is p.empty and name not in inputs]
     if missing:
         raise PipelagError(
-            f"{type(model).__name__} takes '{missing[0]}' too; give an example of it, inputs={{'{missing[0]}': tensor}}"
+            f"{type(model).__name__} needs the input '{missing[0]}'; give an example of it: "
+            f"inputs={{'{missing[0]}': tensor}}"
         )
 
 
 class _Reader:
-    """From an exported program to steps, each named by its operator and a number."""
+    """Converts an exported program to steps, each named by its operator and a number."""
 
     def __init__(self, model: nn.Module, program: torch.export.ExportedProgram) -> None:
         self.model, self.program = model, program
@@ -142,7 +149,7 @@ class _Reader:
         self.sized: set[str] = set()
 
     def traced(self, asked: tuple[str, ...]) -> Traced:
-        """The whole program."""
+        """Convert the whole program."""
         signature = self.program.graph_signature
         state = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         steps: list[Step] = []
@@ -160,14 +167,16 @@ class _Reader:
             else:
                 steps += self.computed(node)
         if not output or not all(isinstance(one, Ref) for one in output):
-            raise PipelagError(f"{type(self.model).__name__} gives something else than tensors, and only these can be")
+            raise PipelagError(
+                f"{type(self.model).__name__} returns something other than tensors; it should return only tensors"
+            )
         trace = Traced(
             tuple(inputs), tuple(steps), alone(output), asked, self.shapes, self.sizes, frozenset(self.sized)
         )
         return _needed(renamed(trace))
 
     def named(self, node: fx.Node, word: str) -> Ref:
-        """A name for its value: of the steps alone, so that both modes give the same ones."""
+        """Name a node's value. Only steps are numbered, so that both modes give the same names."""
         self.numbers[word] += 1
         name = self.names[node] = Ref(f"{word}_{self.numbers[word]}")
         value = node.meta.get("val")
@@ -178,16 +187,18 @@ class _Reader:
         return name
 
     def lifted(self, node: fx.Node, name: str | None) -> Step:
-        """A tensor that the model makes itself."""
+        """The step of a constant tensor that the model makes itself."""
         value = self.program.constants.get(name) if name else None
         if not isinstance(value, torch.Tensor):
-            raise PipelagError(f"{type(self.model).__name__} uses '{node.name}', which is neither input nor tensor")
+            raise PipelagError(
+                f"{type(self.model).__name__} uses '{node.name}', which is neither an input nor a tensor"
+            )
         ref = self.named(node, "constant")
         self.sized.add(ref)
         return Step(ref, "call_function", constant, (value.detach(), Here.DEVICE), {})
 
     def computed(self, node: fx.Node) -> list[Step]:
-        """What a node computes: an operator, none, or those of a part under torch.no_grad or torch.enable_grad."""
+        """The steps of a node: an operator, none, or those of a part under torch.no_grad or torch.enable_grad."""
         if node.op == "get_attr" and all(user.target is GRADIENTS for user in node.users):
             return []  # the part itself, which its caller names
         if node.target is GRADIENTS:
@@ -197,7 +208,7 @@ class _Reader:
         return [self.step(node)]
 
     def part(self, node: fx.Node) -> list[Step]:
-        """The operators of a part whose gradients are off or on, and what keeps gradients out where they are off."""
+        """The steps of a part with gradients switched off or on; where they are off, its outputs are detached."""
         arguments: Any = node.args
         enabled, named, *operands = arguments
         part: Any = getattr(node.graph.owning_module, named.target)
@@ -219,7 +230,10 @@ class _Reader:
         return steps
 
     def passed_over(self, node: fx.Node) -> bool:
-        """A check, a conversion of what is as it should be, or a layout in memory, which the modes may differ in."""
+        """Whether a node is left out: a check, a conversion that changes nothing, or a change of memory layout.
+
+        The two modes may differ in these.
+        """
         name = str(getattr(node.target, "__name__", "")).partition(".")[0]
         if name in IDLE:
             return True
@@ -233,7 +247,7 @@ class _Reader:
         return same
 
     def step(self, node: fx.Node) -> Step:
-        """An operator, its defaults written out: the two modes may differ in one."""
+        """The step of an operator, with its defaults written out, because the two modes may differ in one."""
         target: Any = node.target
         args, kwargs, changes, random = list(node.args), dict(node.kwargs), False, False
         if isinstance(target, torch._ops.OpOverload):
@@ -241,11 +255,11 @@ class _Reader:
                 if not asked.kwarg_only and asked.has_default_value():
                     args.append(kwargs.pop(asked.name, asked.default_value))
             changes, random = target._schema.is_mutable, torch.Tag.nondeterministic_seeded in target.tags
-            # Of what is not contiguous, as `passed_over` leaves it, there may be no view.
+            # `passed_over` leaves tensors non-contiguous, and these may have no view.
             target = Operator("aten.reshape.default" if str(target) == "aten.view.default" else str(target))
         elif isinstance(target, torch._ops.HigherOrderOperator) or node.op != "call_function":
             raise PipelagError(
-                f"{type(self.model).__name__} computes a part of itself under autocast or by control flow of torch "
+                f"{type(self.model).__name__} uses autocast in its forward, or control flow of torch "
                 f"('{node.target}'), which cannot be laid out in layers"
             )
         step = Step(
@@ -264,7 +278,7 @@ class _Reader:
         return step
 
     def value(self, argument: Any) -> Any:
-        """An argument with names in the place of nodes."""
+        """An argument with names in place of nodes."""
 
         def change(leaf: Any) -> Any:
             if isinstance(leaf, fx.Node):
@@ -274,14 +288,14 @@ class _Reader:
         return mapped(argument, change)
 
     def place(self, node: fx.Node) -> str:
-        """The path of the module that calls it, if it has no children."""
+        """The path of the module that calls a node, if the module has no children; otherwise empty."""
         modules = list((node.meta.get("nn_module_stack") or {}).values())
         path = str(modules[-1][0]).removeprefix(PRUNED) if modules else ""
         return path if path in self.leaves else ""
 
 
 def _needed(traced: Traced) -> Traced:
-    """Without the steps that the output does not rest on."""
+    """The trace without the steps on which its output does not depend."""
     wanted = set(refs(traced.output))
     steps = []
     for step in reversed(traced.steps):

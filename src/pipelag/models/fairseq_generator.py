@@ -1,6 +1,7 @@
-"""Translations by fairseq's own SequenceGenerator, of a network that a pipeline trains: fairseq's, or ours.
+"""Translate with fairseq's own SequenceGenerator and a network that a pipeline trains, fairseq's or ours.
 
-The generator decodes step by step with fairseq's model, so the trained weights are copied into one of the same shape.
+The generator decodes step by step with fairseq's model, so the trained weights are copied into a fairseq model of the
+same shape.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from pipelag.models.operators import Operator, whole_weights
 from pipelag.models.transformer import Embedding
 from pipelag.randomness import preserved_randomness
 
-MODELS = ("transformer", "fairseq_transformer")  # whose weights fairseq's model takes
+MODELS = ("transformer", "fairseq_transformer")  # the models whose weights fairseq's model takes
 
 
 def same_shape(row: nn.Sequential) -> nn.Module:
-    """A fairseq Transformer, without dropout, that takes the weights of a row.
+    """A fairseq Transformer of the same shape as a row of layers, without dropout.
 
     Raises:
-        PipelagError: the row is no Transformer of fairseq's shape.
+        PipelagError: the row is no Transformer of fairseq's form.
     """
     operators = [each for each in row if isinstance(each, Operator) and each.number == 0]
     sides = [place for place, each in enumerate(operators) if each.label.startswith(("source emb", "target emb"))]
     if len(sides) != 2 or sides[0] != 0:
-        raise PipelagError(f"fairseq's generator translates with the models {' and '.join(MODELS)} only")
+        raise PipelagError(f"fairseq's generator works only with the models {' and '.join(MODELS)}")
     sizes = [list(each["weight"].shape) for each in whole_weights(row)]
     heads = next(each.heads for each in operators if hasattr(each, "heads"))
     settings: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
@@ -43,14 +44,14 @@ def same_shape(row: nn.Sequential) -> nn.Module:
 
 @dataclass
 class Generator:
-    """Writes translations as `pipelag.runs.text_metrics.search` does; keeps fairseq's model from call to call."""
+    """Translates like `pipelag.runs.text_metrics.search`; keeps fairseq's model from call to call."""
 
     whole: nn.Module | None = field(default=None, repr=False)
 
     def __call__(
         self, row: nn.Module, source: torch.Tensor, beam: int = 1, longest: int = 200, lenpen: float = 1.0
     ) -> list[list[int]]:
-        """Translate (n, S) source sentences with the row's weights as they are now; word numbers are ours."""
+        """Translate source sentences (n, S) with the row's current weights; word numbers are ours."""
         assert isinstance(row, nn.Sequential)
         if self.whole is None:
             self.whole = same_shape(row).to(source.device)

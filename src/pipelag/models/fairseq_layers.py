@@ -1,12 +1,13 @@
-"""fairseq's Transformer as a row of layers, so that a pipeline can train it: its own modules, its own arithmetic.
+"""fairseq's Transformer as a row of layers that a pipeline can train, with fairseq's own modules and arithmetic.
 
-fairseq's `TransformerModel.build_model` makes the network; `row` takes it apart where `pipelag.models.transformer` has
-its cuts: a layer per weight, with the three projections of an attention as one, and what fairseq's forward does between
-two of its modules on the side where that layer has it. Between layers tensors are (T, N, size), as in fairseq. Word
-numbers come in and scores go out in our order, which exchanges the first two of fairseq's.
+fairseq's `TransformerModel.build_model` makes the network, and `row` takes it apart into the layers of
+`pipelag.models.transformer`: one layer per weight, with the three projections of an attention as one weight. What
+fairseq's forward does between two modules belongs to the same layer as in `pipelag.models.transformer`. Tensors between
+layers are (T, N, size), as in fairseq. Word numbers and scores are in our order, in which the first two words of
+fairseq's are exchanged.
 
-Every encoder block of fairseq 0.12.2 has a second set of parameters, copies for a fast path of evaluation
-(`in_proj_weight`, `fc1_weight` and others), which no training touches: the row leaves them out.
+Every encoder block of fairseq 0.12.2 has a second set of parameters (`in_proj_weight`, `fc1_weight` and others), copies
+for a fast path in evaluation. Training does not touch them, and the row leaves them out.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from pipelag.models.attention import dot_product_attention
 from pipelag.models.fairseq_model import blocks_of, numbered, operators_of, reordered
 from pipelag.models.operators import Operator, Tensors, parts_of, piece, share
 
-imported()  # here, so that a process that reads pickled layers can read fairseq's modules in them
+imported()  # so that a process that unpickles layers finds fairseq's modules
 
 
 class Embedding(Operator):
-    """fairseq's embedding of one side's words with their places.
+    """fairseq's embedding of one side's words and their positions.
 
-    The encoder's: (source, target) -> (x, padding, target); the decoder's: (x, padding, target) -> (y, x, padding,
+    In the encoder: (source, target) -> (x, padding, target). In the decoder: (x, padding, target) -> (y, x, padding,
     padding of the target).
     """
 
@@ -45,11 +46,11 @@ class Embedding(Operator):
         return words, (words, *value)
 
     def finish(self, product: Tensors, rest: Tensors) -> Tensors:
-        """See the class. As fairseq has it, padding of the source is nothing at all, which adds nothing to it."""
+        """See the class. As in fairseq, the source's vectors are zero where it is padding."""
         words, *value = rest
         hidden = words.eq(self.padding)
         x = self.scale * product[0]
-        if not words.is_meta:  # shapes alone: fairseq's places would move there with them and not come back
+        if not words.is_meta:  # fairseq's positions would move to the meta device and not come back
             x = x + self.positions(words)
         x = self.dropout(x)
         if self.decoder:
@@ -59,7 +60,7 @@ class Embedding(Operator):
 
 
 class Projections(nn.Module):
-    """fairseq's projections to queries, keys and values: one weight, as PipeMare counts them (section 4.1)."""
+    """fairseq's projections to queries, keys and values as one weight, as PipeMare counts them (section 4.1)."""
 
     def __init__(self, q_proj: nn.Linear, k_proj: nn.Linear, v_proj: nn.Linear) -> None:
         super().__init__()
@@ -69,8 +70,9 @@ class Projections(nn.Module):
 class Project(Operator):
     """The projections of an attention: (y, ...) -> (q, k, v, y, ...).
 
-    kind: "encoder" and "causal" project what they are given; "cross", in the decoder, gets keys and values from the
-    encoder's output. A part has its share of the queries, of the keys and of the values.
+    A part has its share of the queries, of the keys and of the values.
+
+    kind: "encoder" and "causal" project y; "cross", in the decoder, projects the encoder's output to keys and values.
     """
 
     width = 3
@@ -86,7 +88,7 @@ class Project(Operator):
         return projections.q_proj(given), projections.k_proj(seen), projections.v_proj(seen)
 
     def join(self, products: Tensors) -> Tensors:
-        """Queries with queries, keys with keys, values with values."""
+        """Join the parts' queries, their keys, and their values."""
         if len(products) == self.width:
             return products
         return tuple(torch.cat(products[which :: self.width], -1) for which in range(self.width))
@@ -101,7 +103,7 @@ class Project(Operator):
         return [row for start in (0, size, 2 * size) for row in share(range(start, start + size), number, of)]
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Those of the queries above those of the keys above those of the values."""
+        """The weight and the bias: rows of the queries first, then of the keys, then of the values."""
         return {
             name: torch.cat([getattr(each, name).detach() for each in self._linear()]) for name in ("weight", "bias")
         }
@@ -119,9 +121,9 @@ class Attention(Operator):
         self.heads, self.dropout, self.kind = attention.num_heads, attention.dropout_module, kind
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
-        """Attended, by all heads."""
+        """The result of attention over all heads."""
         q, k, v, *rest = value
-        # the encoder's state is (x, padding, target), the decoder's (y, x, padding, padding of the target)
+        # The encoder's state is (x, padding, target), the decoder's (y, x, padding, padding of the target).
         hidden = rest[{"encoder": 1, "cross": 2, "causal": 3}[self.kind]]
         if self.kind == "cross":
             return attend_cross(q, k, v, self.heads, hidden, self.dropout), tuple(rest)
@@ -132,9 +134,9 @@ class Attention(Operator):
 def attend_self(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, hidden: torch.Tensor, causal: bool, dropout: float
 ) -> torch.Tensor:
-    """Self-attention (T, N, size), which fairseq leaves to torch's `multi_head_attention_forward`, without projections.
+    """Self-attention of (T, N, size) without projections, as in torch's `multi_head_attention_forward` (fairseq's).
 
-    hidden: (N, T), padding. causal: what comes later is hidden too.
+    hidden: (N, T), the padding. causal: whether later positions are hidden too.
     """
     t, n, size = q.shape
     q, k, v = (x.reshape(t, n * heads, -1).transpose(0, 1).view(n, heads, t, -1) for x in (q, k, v))
@@ -148,9 +150,9 @@ def attend_self(
 def attend_cross(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, hidden: torch.Tensor, dropout: nn.Module
 ) -> torch.Tensor:
-    """The decoder's attention to the encoder, which fairseq computes itself, with its softmax in float32.
+    """The decoder's attention to the encoder, which fairseq computes itself, with the softmax in float32.
 
-    q: (T, N, size); k, v: (S, N, size); hidden: (N, S), padding.
+    q: (T, N, size); k, v: (S, N, size); hidden: (N, S), the padding.
     """
     from fairseq import utils
 
@@ -170,7 +172,7 @@ class Norm(Operator):
         self.dropout = dropout
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
-        """The sum."""
+        """The residual sum."""
         added, x, *rest = value
         return x + self.dropout(added), tuple(rest)
 
@@ -191,7 +193,7 @@ class Narrow(Operator):
     """The second linear layer: (h, y, ...) -> (linear h, y, ...)."""
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
-        """What was widened."""
+        """The widened tensor, and the rest."""
         return value[0], value[1:]
 
 
@@ -199,7 +201,7 @@ class Scores(Operator):
     """The output projection: (y, ...) -> scores of all words (N, T, words), in our order."""
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
-        """The decoder's output alone."""
+        """The decoder's output only."""
         return value[0].transpose(0, 1), ()
 
     def finish(self, product: Tensors, rest: Tensors) -> torch.Tensor:
@@ -208,11 +210,11 @@ class Scores(Operator):
 
 
 def row(model: Any, split: int = 1) -> nn.Sequential:
-    """fairseq's model as layers that hold its own modules; takes (source, target), each int64 (N, T), in our numbers.
+    """fairseq's model as a row of layers that hold its modules; takes (source, target), int64 (N, T), in our numbers.
 
     Args:
-        model: of `pipelag.models.fairseq_model.transformer`, normalised after the residual sum.
-        split: parts of every weight, each a layer with parameters of its own; the network stays the same.
+        model: from `pipelag.models.fairseq_model.transformer`, normalised after the residual sum.
+        split: the number of parts of every weight, each a layer with its own parameters; the function stays the same.
     """
     layers: list[Operator] = [Embedding("source embedding", model.encoder, False)]
     for number, block in enumerate(model.encoder.layers, start=1):

@@ -1,4 +1,4 @@
-"""fairseq's whole Transformer and its generator over our word numbers; its weights in our model, and ours in its."""
+"""fairseq's whole Transformer and generator with our word numbers, and copies of weights between its model and ours."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ THEIRS = {PAD: 1, BEGIN: 0}
 
 
 def numbered(tokens: torch.Tensor) -> torch.Tensor:
-    """Our word numbers as fairseq's, and fairseq's as ours: two are exchanged."""
+    """Convert our word numbers to fairseq's, or fairseq's to ours: the first two are exchanged."""
     return torch.where(tokens < len(THEIRS), len(THEIRS) - 1 - tokens, tokens)
 
 
 def reordered(values: torch.Tensor, axis: int) -> torch.Tensor:
-    """Values in the order of our words as those of fairseq's, and the other way round."""
+    """Reorder values along the axis of words from our order to fairseq's, or back."""
     first, second, rest = values.tensor_split([1, 2], axis)
     return torch.cat((second, first, rest), axis)
 
@@ -32,7 +32,10 @@ def reordered(values: torch.Tensor, axis: int) -> torch.Tensor:
 def transformer(
     source_words: int, target_words: int, arch: str = "transformer_iwslt_de_en", **settings: Any
 ) -> nn.Module:
-    """fairseq's own model of an architecture, over dictionaries of these sizes; called with (source, target before)."""
+    """fairseq's own model of an architecture, over dictionaries of these sizes.
+
+    It is called with the source and the target words so far.
+    """
     fairseq = imported()
     sizes = (source_words, target_words)
     dictionaries = [dictionary([*SPECIAL, *(f"w{word}" for word in range(len(SPECIAL), size))]) for size in sizes]
@@ -55,17 +58,18 @@ def scores(model: nn.Module, source: torch.Tensor, given: torch.Tensor) -> torch
 def generate(
     model: nn.Module, source: torch.Tensor, beam: int = 5, longest: int = 200, lenpen: float = 1.0
 ) -> list[list[int]]:
-    """What fairseq's SequenceGenerator, else with its defaults, writes for (n, S) source sentences of our numbers.
+    """Translate source sentences (n, S) with fairseq's SequenceGenerator; word numbers are ours.
 
-    `pipelag.runs.text_metrics.search` writes the same with the same weights. Sentences begin with <s>, as ours do in
-    training; fairseq's own begin with </s>. Where a model's scores are no numbers it writes nothing.
+    Other settings of the generator are its defaults. `pipelag.runs.text_metrics.search` gives the same with the same
+    weights. Translations begin with <s>, as in our training; fairseq's own begin with </s>. Where the model's scores
+    are not finite, the translation is empty.
     """
     imported()
     from fairseq.sequence_generator import SequenceGenerator
 
     begun = scores(model, source, torch.full((len(source), 1), BEGIN, device=source.device))
     sound = begun.isfinite().flatten(1).all(1)
-    if not sound.all():  # the generator would not end
+    if not sound.all():  # the generator would not terminate
         translations = iter(generate(model, source[sound], beam, longest, lenpen) if sound.any() else [])
         return [next(translations) if each else [] for each in sound.tolist()]
     tokens = numbered(source)
@@ -73,13 +77,13 @@ def generate(
     words = model.decoder.dictionary  # type: ignore[union-attr]
     writer = SequenceGenerator([model], words, beam_size=beam, max_len_b=longest, len_penalty=lenpen)
     hypotheses = writer.generate([model], sample, bos_token=THEIRS[BEGIN])
-    model.decoder.set_beam_size(1)  # type: ignore[union-attr, operator]  # or its attention folds later minibatches
+    model.decoder.set_beam_size(1)  # type: ignore[union-attr, operator]  # else its attention folds later minibatches
     best = [numbered(each[0]["tokens"]).tolist() if each else [] for each in hypotheses]
     return [[token for token in tokens if token != END] for tokens in best]
 
 
 def operators_of(encoder_blocks: int, decoder_blocks: int) -> list[tuple[str, ...]]:
-    """fairseq's names of what has a weight, in the order of our layers; three projections make one of ours."""
+    """fairseq's names of the modules with weights, by our layers in order; one of ours has three projections."""
 
     def attention(name: str, kind: str) -> list[tuple[str, ...]]:
         projections = tuple(f"{name}.{kind}.{which}_proj" for which in "qkv")
@@ -103,13 +107,13 @@ def _of_words(names: tuple[str, ...]) -> bool:
 
 
 def blocks_of(model: nn.Module) -> tuple[int, int]:
-    """How many blocks fairseq's encoder and decoder have."""
+    """The numbers of blocks of fairseq's encoder and decoder."""
     return len(model.encoder.layers), len(model.decoder.layers)  # type: ignore[arg-type, union-attr]
 
 
 @torch.no_grad()
 def weights_from(theirs: nn.Module, ours: nn.Sequential) -> None:
-    """Copy a fairseq Transformer's weights into `pipelag.models.transformer`'s layers of the same shape."""
+    """Copy a fairseq Transformer's weights into a `pipelag.models.transformer` of the same shape."""
     for layer, names in zip(ours, operators_of(*blocks_of(theirs)), strict=True):
         modules = [theirs.get_submodule(name) for name in names]
         for name, parameter in layer.module.named_parameters():  # type: ignore[union-attr]
@@ -122,8 +126,8 @@ def weights_into(theirs: nn.Module, row: nn.Sequential, renumbered: bool = True)
     """Copy the weights of a row of layers into a fairseq Transformer of the same shape.
 
     Args:
-        row: of `pipelag.models.transformer`, split or not, whose words have our numbers; or of
-            `pipelag.models.fairseq_layers`, whose words have fairseq's (`renumbered` false).
+        row: from `pipelag.models.transformer`, split or not, or from `pipelag.models.fairseq_layers`.
+        renumbered: whether the row's words have our numbers, as the former's do; the latter's have fairseq's.
     """
     for parameters, names in zip(whole_weights(row), operators_of(*blocks_of(theirs)), strict=True):
         for name, value in parameters.items():

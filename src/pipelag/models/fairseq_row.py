@@ -1,4 +1,4 @@
-"""fairseq's own Transformer as a row of layers. Building it imports fairseq 0.12.2, importing this does not."""
+"""fairseq's own Transformer as a row of layers. Building it imports fairseq 0.12.2; importing this module does not."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def fairseq_transformer(
     split: int = 1,
     start: str = "fairseq",
 ) -> nn.Sequential:
-    """fairseq's `transformer_iwslt_de_en`, whose defaults these are; takes (source, target), each int64 (N, T).
+    """fairseq's `transformer_iwslt_de_en`, with its defaults; takes (source, target), each int64 (N, T).
 
     Args:
-        blocks: of the encoder, and of the decoder unless decoder_blocks says otherwise.
-        shared: embeddings that are one weight: "none" (three of their own); "decoder": the target's and the output's
-            (--share-decoder-input-output-embed); "all" (--share-all-embeddings, one dictionary). A weight belongs to
-            one stage, so a cut that would part them is refused.
-        split: parts of every weight, each a layer; the network stays the same.
-        start: "fairseq": weights as fairseq initialises them; "pipelag": those that `pipelag.models.transformer` has
-            with the same random numbers.
+        blocks: of the encoder, and of the decoder unless `decoder_blocks` is given.
+        shared: which embeddings are one weight. "none": all three are separate. "decoder": the target's and the
+            output's are one (--share-decoder-input-output-embed). "all": all are one (--share-all-embeddings, one
+            dictionary). A weight belongs to one stage, so a cut that would separate shared embeddings is refused.
+        split: the number of parts of every weight, each a layer; the network stays the same.
+        start: the initial weights. "fairseq": fairseq's. "pipelag": those of `pipelag.models.transformer` with the same
+            random numbers.
 
     Raises:
-        PipelagError: fairseq is not installed; a size that the heads do not divide, or an odd one; more parts than a
-            weight has outputs, or parts of a shared one; one vocabulary asked for where there are two; a start that
-            ours cannot have.
+        PipelagError: fairseq is not installed; the size is odd, or the heads do not divide it; a weight has fewer
+            outputs than parts, or is shared and to be split; "all" with two vocabularies; "pipelag" for a network that
+            `pipelag.models.transformer` cannot be.
     """
     check_size(size, heads)
     deep = decoder_blocks or blocks
@@ -58,14 +58,17 @@ def fairseq_transformer(
     if not 1 <= split <= min(size, hidden, target_words):
         raise PipelagError(f"a weight of {min(size, hidden, target_words)} outputs cannot be split into {split} parts")
     if split > 1 and shared != "none":
-        raise PipelagError("a shared embedding cannot be split; leave out split, or say shared: none")
+        raise PipelagError("a shared embedding cannot be split; leave out split, or set shared: none")
     if shared == "all" and source_words != target_words:
         raise PipelagError(
             f"shared: all needs one dictionary for both sides, not {source_words:,} and {target_words:,} words; "
-            "say shared: decoder, or none"
+            "set shared: decoder, or none"
         )
     if start == "pipelag" and (shared != "none" or deep != blocks):
-        raise PipelagError("start: pipelag needs as many blocks on both sides and no shared embeddings, as ours has")
+        raise PipelagError(
+            "start: pipelag needs the same number of blocks on both sides and no shared embeddings, as in pipelag's "
+            "transformer"
+        )
     ours = transformer(source_words, target_words, size, hidden, heads, blocks) if start == "pipelag" else None
     from pipelag.models import fairseq_layers, fairseq_model
 

@@ -1,10 +1,10 @@
-"""GNMT (Wu et al., 2016), a layer per LSTM, as PipeDream profiles it and PipeOptim trains it (their sections 5.1, V-A).
+"""GNMT (Wu et al., 2016), one layer per LSTM, as PipeDream profiles and PipeOptim trains it (sections 5.1 and V-A).
 
-Both papers run NVIDIA's implementation, which this follows: the first LSTM of the encoder goes both ways, inputs are
-added from the third LSTM of each side on, every LSTM of the decoder reads what its first one attends to, dropout acts
-on what an LSTM reads. Ours differs in the attention's scores, which are dot products of projected states and encodings
-(Luong et al., 2015) where theirs are additive; in embeddings of either side's own, as a weight lies on one worker,
-where theirs are shared; and in the weights' start, which is PyTorch's, where theirs is uniform within 0.1.
+Both papers run NVIDIA's implementation, which this follows: the encoder's first LSTM is bidirectional; residual
+connections begin at the third LSTM of each side; every LSTM of the decoder reads the context to which its first one
+attends; dropout acts on an LSTM's input. Ours differs in three points. Attention scores are dot products of projected
+states and encodings (Luong et al., 2015), where NVIDIA's are additive. Each side has its own embedding, because a
+weight must be on one worker; NVIDIA's sides share one. Initial weights are PyTorch's; NVIDIA's are uniform within 0.1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DROPOUT = 0.2  # NVIDIA's; PipeOptim gives none
 
 
 class Source(Embed):
-    """The source's words as vectors: (source, target) -> (x, padding, target)."""
+    """The embedding of the source: (source, target) -> (x, padding, target)."""
 
     def forward(self, value: Tensors) -> Tensors:
         """See the class."""
@@ -32,9 +32,9 @@ class Source(Embed):
 
 
 class TwoWays(Recurrent):
-    """An LSTM that reads sentences from both ends: (x, padding, target) -> (states of both ways, padding, target).
+    """A bidirectional LSTM: (x, padding, target) -> (states of both directions, padding, target).
 
-    The way back begins at a sentence's last word, not in the padding behind it.
+    The backward direction begins at a sentence's last word, not in the padding after it.
     """
 
     def __init__(self, label: str, into: int, size: int, dropout: float) -> None:
@@ -43,7 +43,7 @@ class TwoWays(Recurrent):
     def forward(self, value: Tensors) -> Tensors:
         """See the class."""
         x, padding, target = value
-        if padding.is_meta:  # shapes alone, as of sentences without padding
+        if padding.is_meta:  # only shapes matter, so take sentences without padding
             return states(self.lstm, self.dropout(x)), padding, target
         lengths = (~padding).sum(1).cpu()
         packed = pack_padded_sequence(self.dropout(x), lengths, batch_first=True, enforce_sorted=False)
@@ -52,12 +52,12 @@ class TwoWays(Recurrent):
 
 
 class AttentionStart(nn.Module):
-    """The decoder's first layer: (encoded, target words) -> (states, what they attend to).
+    """The decoder's first layer: (encoded, target words) -> (states, the context of each).
 
     With (encoded, padding, target words) no state attends to padding.
     """
 
-    reads_target = True  # a translation is encoded once (`pipelag.runs.text_metrics.search`)
+    reads_target = True  # `pipelag.runs.text_metrics.search` encodes a sentence once, up to this layer
 
     def __init__(self, words: int, size: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class AttentionStart(nn.Module):
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, value: Tensors) -> Tensors:
-        """The decoder's states and the context of each."""
+        """See the class."""
         encoded, *padding, target = value
         hidden = states(self.lstm, self.dropout(self.embedding(target)))
         seen = ~padding[0][:, None, :] if padding else None
@@ -88,19 +88,22 @@ def gnmt(
     """GNMT with `layers` LSTMs, half of them in the encoder. Takes (source, target) words, each int64 (N, T).
 
     Args:
-        size: of vectors and states; words: of either language, for profiles: every place is taken for a word, and
-            there is no dropout.
-        source_words, target_words: instead, the vocabularies of a corpus (`pipelag.data.text.parallel`), whose
-            minibatches are padded: what a sentence becomes does not depend on the padding behind it.
-        dropout: of what every LSTM reads; with a corpus 0.2.
+        size: of vectors and states.
+        words: the vocabulary of either language, for profiles. Every position is then taken for a word, and there is no
+            dropout by default.
+        source_words, target_words: in place of `words`, the vocabularies of a corpus (`pipelag.data.text.parallel`)
+            with padded minibatches. The result for a sentence does not depend on the padding after it.
+        dropout: the rate for the input of every LSTM; None: 0.2 with a corpus, otherwise 0.
 
     Raises:
         PipelagError: an odd number of layers or fewer than 4, or a vocabulary for one side only.
     """
     if layers < 4 or layers % 2:
-        raise PipelagError(f"GNMT has an even number of LSTMs from 4 on, half of them in its encoder, not {layers}")
+        raise PipelagError(
+            f"GNMT needs an even number of LSTMs, at least 4 (half of them in the encoder), not {layers}"
+        )
     if (source_words is None) != (target_words is None):
-        raise PipelagError("GNMT takes source_words and target_words together, or words for both sides of a profile")
+        raise PipelagError("GNMT needs both source_words and target_words, or words for both sides of a profile")
     half, rate = layers // 2, dropout or 0.0
     stack: list[nn.Module]
     if source_words is None or target_words is None:

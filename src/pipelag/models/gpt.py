@@ -1,8 +1,9 @@
-"""A GPT as a count: parameters, floating-point operations and bytes of its layers, by formula. No torch.
+"""A GPT's parameters, floating-point operations and bytes per layer, by formulas, without torch.
 
-Decoder-only, normalised before each half of a block, GELU, a hidden layer four times as wide, words and places learned,
-an output projection of its own; attention as a fused kernel, which keeps no matrix of places by places. A block is two
-layers, so that it may be cut between attention and hidden layer. A test holds every number to a module's own counts.
+The model is decoder-only, with normalisation before each half of a block, GELU, a hidden layer four times as wide,
+learned embeddings of words and positions, and a separate output projection. Attention is a fused kernel, which keeps no
+matrix of positions by positions. A block is two layers, so that it can be cut between attention and hidden layer. A
+test compares every number with a module's own counts.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from pydantic import Field
 
 from pipelag.typed import Typed
 
-STATISTIC = 4  # bytes of what is kept in float32 whatever the precision: statistics of norms and softmaxes
+STATISTIC = 4  # bytes of a statistic of a norm or softmax, which is kept in float32 under any precision
 
 
 @dataclass(frozen=True)
 class GPTLayer:
-    """One layer with so many sequences going through it.
+    """The counts of one layer, for a number of sequences per pass.
 
-    forward, backward: floating-point operations of the matrix products. kept_bytes: what its backward needs besides its
-    weights and its input, its output included.
+    forward, backward: floating-point operations of the matrix products.
+    kept_bytes: what the backward needs besides the weights and the layer's input, including its output.
     """
 
     name: str
@@ -33,7 +34,7 @@ class GPTLayer:
 
 
 class GPT(Typed):
-    """The sizes. context: words of a sequence."""
+    """The sizes of a GPT. context: the number of words of a sequence."""
 
     blocks: int = Field(ge=1, le=10_000)
     width: int = Field(ge=1, le=2**20)
@@ -43,13 +44,14 @@ class GPT(Typed):
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """The number of all parameters."""
         return sum(layer.parameters for layer in self.layers(1))
 
     def layers(self, sequences: int, element: int = 2) -> list[GPTLayer]:
-        """Embedding, two layers per block, output with its cross-entropy.
+        """The counts of all layers: the embedding, two layers per block, the output with its cross-entropy.
 
         Args:
+            sequences: the number of sequences per pass.
             element: bytes of a number in weights and activations; 2: bfloat16.
         """
         half = [self._attention(sequences, element), self._hidden(sequences, element)]
@@ -62,13 +64,13 @@ class GPT(Typed):
     def _attention(self, sequences: int, element: int) -> GPTLayer:
         """norm, fused projection of queries, keys and values, attention, projection, residual sum."""
         w, words = self.width, sequences * self.context
-        products, scores = 8 * w * w * words, 4 * self.context * w * words  # two matrices of places by places
+        products, scores = 8 * w * w * words, 4 * self.context * w * words  # two products of positions by positions
         bytes_per_word = 6 * w * element + (2 + self.heads) * STATISTIC  # norm, q, k, v, attended, sum
         return GPTLayer(
             "attention",
             4 * w * w + 6 * w,
             products + scores,
-            2 * products + scores * 5 // 2,  # the fused kernel makes the scores again
+            2 * products + scores * 5 // 2,  # the fused kernel computes the scores again
             words * w * element,
             words * bytes_per_word,
         )
@@ -83,7 +85,7 @@ class GPT(Typed):
         )
 
     def _head(self, sequences: int, element: int) -> GPTLayer:
-        """norm, projection onto the words, cross-entropy, of which the logarithms of all words' shares are kept."""
+        """norm, projection onto the words, cross-entropy, which keeps the log-probabilities of all words."""
         w, words = self.width, sequences * self.context
         products = 2 * w * self.vocabulary * words
         bytes_per_word = w * element + (2 + self.vocabulary) * STATISTIC

@@ -1,4 +1,4 @@
-"""torchvision's ImageNet networks as numbered layers, with its initial weights: what PipeDream trains (section 5.1)."""
+"""torchvision's ImageNet networks as numbered layers, initialised as in torchvision (PipeDream section 5.1)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pipelag.models.linearise import linearise
 
 
 def from_torchvision(name: str, classes: int = 1000, in_channels: int = 3, scale: int | None = None) -> nn.Sequential:
-    """AlexNet or a VGG, a layer per convolution or linear layer with what follows it.
+    """AlexNet or a VGG for ImageNet, with one layer per convolution or linear layer and what follows it.
 
     Args:
         in_channels: 3; torchvision's networks take nothing else.
-        scale: enlarge the images first, to so many pixels either way.
+        scale: enlarges the images to so many pixels in height and width first.
     """
     import torchvision
 
@@ -31,13 +31,14 @@ def branching(
     """Any of torchvision's classification networks, laid out as a row of layers (`linearise`).
 
     Args:
-        network: its name there, such as googlenet.
+        network: its name in torchvision, such as googlenet.
         in_channels: 3; torchvision's networks take nothing else.
-        crossing: at most so many tensors cross a boundary.
+        crossing: the most tensors that may cross a boundary.
         options: of the network, such as `aux_logits: false`.
 
     Raises:
-        PipelagError: a name that torchvision does not know (the nearest is named), or what `linearise` refuses.
+        PipelagError: a name that torchvision does not know (the message names the nearest), or a network that
+            `linearise` refuses.
     """
     import torchvision
 
@@ -49,7 +50,10 @@ def branching(
 
 
 def numbered(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """Modules grouped so that each group begins with one that has weights."""
+    """Group modules into layers, with one weighted module and what follows it per layer.
+
+    Dropout, and modules before the first weighted one, go to the layer after them.
+    """
     groups: list[list[nn.Module]] = []
     waiting: list[nn.Module] = []
     for module in modules:
@@ -66,7 +70,7 @@ def numbered(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def label(group: list[nn.Module]) -> str:
-    """The weighted module's kind and sizes."""
+    """A layer's label: the kind and sizes of its weighted module."""
     for module in group:
         if isinstance(module, nn.Conv2d):
             return f"conv{module.kernel_size[0]}x{module.kernel_size[1]} {module.in_channels}-{module.out_channels}"

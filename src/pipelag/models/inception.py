@@ -1,11 +1,11 @@
 """GoogLeNet, Inception v3 (torchvision's) and Inception v4 (Szegedy et al., 2016) as rows of layers (`linearise`).
 
-`form` says for which images. "imagenet" is the original. For small images the stem keeps the size, as is common for
-CIFAR, and nothing behind it changes: "cifar" takes 32x32, "tiny" 64x64 (Tiny-ImageNet), which its first convolution
-halves. GoogLeNet's small stem is one 3x3 convolution; the Inceptions keep their convolutions, without stride and with
-padding, and leave the poolings out. `scale` enlarges the images first, bilinearly: PipeOptim trains the ImageNet forms
-on Tiny-ImageNet at 224x224 (section V-A). `blocks` says how many blocks of each group there are: of fewer than the
-original's, the last of a group stay, so that what it gives to the next is as wide as before.
+`form` chooses the size of images. "imagenet" is the original. For small images the stem keeps the size, as is common
+for CIFAR, and the rest of the network stays the same: "cifar" takes 32x32, and "tiny" takes 64x64 (Tiny-ImageNet),
+which its first convolution halves. GoogLeNet's small stem is one 3x3 convolution; the Inceptions' small stems have
+their convolutions without stride and with padding, and no poolings. `scale` first enlarges the images, bilinearly:
+PipeOptim trains the ImageNet forms on Tiny-ImageNet at 224x224 (section V-A). `blocks` is the number of blocks in each
+group. If a group has fewer than in the original, its last ones remain, so that the group's output is as wide as before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Conv = Callable[..., nn.Module]
 
 
 class ConvNorm(nn.Module):
-    """A convolution, its batch norm and ReLU, as torchvision's Inceptions have them."""
+    """A convolution with batch norm and ReLU, as in torchvision's Inceptions."""
 
     def __init__(self, into: int, out: int, **options: Any) -> None:
         super().__init__()
@@ -40,7 +40,9 @@ class ConvNorm(nn.Module):
 
 
 def scaled_conv(width: float, in_channels: int) -> Conv:
-    """`ConvNorm` with `width` times the channels that it is asked for; where that is 3, the image's, `in_channels`."""
+    """A maker of `ConvNorm`s whose channels are multiplied by `width`; 3 input channels, the image's, become
+    `in_channels`.
+    """
 
     def conv(into: int, out: int, **options: Any) -> nn.Module:
         return ConvNorm(in_channels if into == 3 else scaled(into, width), scaled(out, width), **options)
@@ -49,40 +51,45 @@ def scaled_conv(width: float, in_channels: int) -> Conv:
 
 
 def scaled(channels: int, width: float) -> int:
-    """Channels times `width`: branches are joined, so that rounding would leave some without a partner.
+    """Channels times `width`, without rounding, because the channels of joined branches must add up.
 
     Raises:
-        PipelagError: not a whole number.
+        PipelagError: the product is not a whole number from 1 on.
     """
     count = channels * width
     if count != int(count) or count < 1:
-        raise PipelagError(f"{channels} channels times a width of {width:g} are no whole number; choose such as 0.25")
+        raise PipelagError(
+            f"{channels} channels times a width of {width:g} is not a whole number; choose a width such as 0.25"
+        )
     return int(count)
 
 
 def row(network: nn.Module, crossing: int | None, scale: int | None) -> nn.Sequential:
-    """The network's layers; the first enlarges the images."""
+    """The network as a row of layers; with `scale`, the first one enlarges the images."""
     return linearise(nn.Sequential(*enlarged(scale), network) if scale else network, crossing=crossing)
 
 
 def check(form: str) -> None:
-    """Refuse what is no form."""
+    """Refuse an unknown form."""
     if form not in FORMS:
         raise unknown("form", form, FORMS)
 
 
 def unstride(conv: ConvNorm, stride: int = 1) -> None:
-    """Make a `ConvNorm` keep the size of what it is given, or divide it by `stride`."""
+    """Change a `ConvNorm` so that it keeps the size of its input, or divides it by `stride`."""
     conv.conv.stride, conv.conv.padding = (stride, stride), (conv.conv.kernel_size[0] // 2,) * 2
 
 
 class Groups:
-    """Makes the blocks that torchvision asks for, in its order, but those that are left out.
+    """Makes the blocks of a network in torchvision's order, except those that are left out.
 
-    channels: what the next block reads, before `width`.
+    Args:
+        original: the number of blocks in each group of the original.
+        blocks: the wanted number of blocks in each group.
+        channels: the input channels of the next block, before the factor `width`.
 
     Raises:
-        PipelagError: more blocks in a group than the original has, or other than so many groups.
+        PipelagError: another number of groups than the original has, or more blocks in a group.
     """
 
     def __init__(self, model: str, original: tuple[int, ...], blocks: Iterable[int], channels: int) -> None:
@@ -95,12 +102,12 @@ class Groups:
         self.channels = channels
 
     def block(self, make: Conv, gives: Callable[..., int], between: bool = False) -> Conv:
-        """What torchvision calls for a block.
+        """The function that torchvision calls to make a block.
 
         Args:
-            make: makes one that reads so many channels, and more that torchvision says of it.
-            gives: with the same arguments, the channels that it gives.
-            between: it lies between groups and is never left out.
+            make: makes the block from its number of input channels and torchvision's other arguments.
+            gives: the block's number of output channels, from the same arguments.
+            between: the block lies between groups, and is never left out.
         """
 
         def made(into: int, *sizes: int, **named: int) -> nn.Module:
@@ -126,8 +133,9 @@ def googlenet(
     """torchvision's GoogLeNet, with batch norm and without auxiliary outputs: 6,624,904 parameters at 1000 classes.
 
     Args:
-        width: of the channels; multiples of 1/8 give whole numbers.
-        form, scale, blocks: see the module. crossing: at most so many tensors cross a boundary; 1 leaves whole blocks.
+        width: a factor on the channels; multiples of 1/8 give whole numbers.
+        form, scale, blocks: see the module.
+        crossing: the most tensors that may cross a boundary; with 1 the layers are whole blocks.
 
     Raises:
         PipelagError: an unknown form, a width that gives no whole number of channels, or more blocks than there are.
@@ -154,7 +162,7 @@ def googlenet(
 
 
 def joined(into: int, one: int, before3: int, three: int, before5: int, five: int, pooled: int) -> int:
-    """The channels of GoogLeNet's block, by those of its convolutions."""
+    """The output channels of GoogLeNet's block, from the arguments of its convolutions."""
     return one + three + five + pooled
 
 
@@ -170,7 +178,7 @@ def inception_v3(
 ) -> nn.Sequential:
     """torchvision's Inception v3, without auxiliary outputs: 23,834,568 parameters at 1000 classes.
 
-    Arguments and errors as of `googlenet`; multiples of 1/16 give whole numbers of channels.
+    Arguments and errors are those of `googlenet`, but `width` must be a multiple of 1/16.
     """
     from torchvision.models.inception import (
         Inception3,

@@ -1,4 +1,4 @@
-"""Inception v4 (Szegedy et al., 2016, section 3.1, Figures 3 to 9), which SpecTrain trains on CIFAR-10."""
+"""Inception v4 (Szegedy et al., 2016, section 3.1, figures 3 to 9), which SpecTrain trains on CIFAR-10."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STRIDED = {"kernel_size": 3, "stride": 2}
 
 
 class Branches(nn.Module):
-    """What branches make of the same input, joined along the channels; a branch may fork at its end."""
+    """The outputs of branches over the same input, joined along the channels; a branch may fork at its end."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Branches(nn.Module):
 
 
 def chain(conv: Conv, into: int, *steps: tuple[int, int | tuple[int, int]]) -> nn.Sequential:
-    """Convolutions one after the other, each (channels, kernel), that keep the size."""
+    """Convolutions one after another, each given by (channels, kernel), which keep the size."""
     modules = []
     for out, kernel in steps:
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
@@ -36,12 +36,12 @@ def chain(conv: Conv, into: int, *steps: tuple[int, int | tuple[int, int]]) -> n
 
 
 def pooled(conv: Conv, into: int, out: int) -> nn.Sequential:
-    """The mean of 3x3 pixels, border not counted, and a 1x1 convolution."""
+    """A 3x3 average pooling, in which padding does not count, and a 1x1 convolution."""
     return nn.Sequential(nn.AvgPool2d(3, 1, 1, count_include_pad=False), conv(into, out, kernel_size=1))
 
 
 def stem(conv: Conv) -> list[nn.Module]:
-    """Figure 3: (299, 299) images to (35, 35) of 384 channels."""
+    """The stem of figure 3: from images of 299x299 to 384 channels of 35x35."""
     return [
         conv(3, 32, **STRIDED),
         conv(32, 32, kernel_size=3),
@@ -56,7 +56,7 @@ def stem(conv: Conv) -> list[nn.Module]:
 
 
 def small_stem(conv: Conv, first: int) -> list[nn.Module]:
-    """The same for small images: only the first convolution has a stride, `first`, and all are padded."""
+    """The stem for small images: only the first convolution has a stride, `first`, and all have padding."""
     modules = stem(conv)
     strides = [first]
     for module in nn.Sequential(*modules).modules():
@@ -68,7 +68,7 @@ def small_stem(conv: Conv, first: int) -> list[nn.Module]:
 
 
 def block_a(conv: Conv) -> nn.Module:
-    """Figure 4."""
+    """The Inception-A block of figure 4."""
     return Branches(
         pooled(conv, 384, 96),
         chain(conv, 384, (96, 1)),
@@ -78,13 +78,13 @@ def block_a(conv: Conv) -> nn.Module:
 
 
 def reduction_a(conv: Conv) -> nn.Module:
-    """Figure 7 with k, l, m, n = 192, 224, 256, 384 (Table 1)."""
+    """The Reduction-A block of figure 7 with k, l, m, n = 192, 224, 256, 384 (table 1)."""
     long = nn.Sequential(chain(conv, 384, (192, 1), (224, 3)), conv(224, 256, **STRIDED))
     return Branches(nn.MaxPool2d(3, 2), conv(384, 384, **STRIDED), long)
 
 
 def block_b(conv: Conv) -> nn.Module:
-    """Figure 5."""
+    """The Inception-B block of figure 5."""
     return Branches(
         pooled(conv, 1024, 128),
         chain(conv, 1024, (384, 1)),
@@ -94,14 +94,14 @@ def block_b(conv: Conv) -> nn.Module:
 
 
 def reduction_b(conv: Conv) -> nn.Module:
-    """Figure 8."""
+    """The Reduction-B block of figure 8."""
     short = nn.Sequential(chain(conv, 1024, (192, 1)), conv(192, 192, **STRIDED))
     long = nn.Sequential(chain(conv, 1024, (256, 1), (256, (1, 7)), (320, (7, 1))), conv(320, 320, **STRIDED))
     return Branches(nn.MaxPool2d(3, 2), short, long)
 
 
 def block_c(conv: Conv) -> nn.Module:
-    """Figure 6."""
+    """The Inception-C block of figure 6."""
     fork = lambda into: Branches(chain(conv, into, (256, (1, 3))), chain(conv, into, (256, (3, 1))))  # noqa: E731
     return Branches(
         pooled(conv, 1536, 256),
@@ -124,8 +124,8 @@ def inception_v4(
     """Inception v4: 42,679,816 parameters at 1000 classes.
 
     Args:
-        blocks: how many of A, B and C; fewer make a smaller network. Others as of `googlenet`; multiples of 1/32 give
-            whole numbers of channels.
+        width: a factor on the channels; multiples of 1/32 give whole numbers.
+        blocks: the numbers of A, B and C blocks; fewer make a smaller network. For other arguments see `googlenet`.
 
     Raises:
         PipelagError: an unknown form, a width that gives no whole number of channels, or other than three groups.

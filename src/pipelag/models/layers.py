@@ -1,4 +1,4 @@
-"""The numbered layers of the models: a convolution or linear layer with what follows it.
+"""The numbered layers of the models, each a convolution or linear layer with what follows it.
 
 A layer's forward takes one argument: a tensor, or the tuple that crosses a stage boundary inside a residual block.
 """
@@ -17,18 +17,18 @@ def channels(base: int, width: float) -> int:
 
 
 def at_least(model: str, size: int, least: int) -> None:
-    """Refuse images so small that pooling leaves nothing of them."""
+    """Refuse images of fewer than `least` pixels a side, of which pooling leaves nothing."""
     if size < least:
-        raise PipelagError(f"{model} takes images of at least {least}x{least} pixels, not {size}x{size}")
+        raise PipelagError(f"{model} needs images of at least {least}x{least} pixels, not {size}x{size}")
 
 
 def enlarged(scale: int | None) -> list[nn.Module]:
-    """What makes images `scale` x `scale` pixels, bilinearly, in front of a network for larger ones; None: nothing."""
+    """The module, in a list, that enlarges images bilinearly to `scale` x `scale` pixels; None: an empty list."""
     return [] if scale is None else [nn.Upsample((scale, scale), mode="bilinear", align_corners=False)]
 
 
 class Layer(nn.Sequential):
-    """One numbered layer with a label for tables and messages."""
+    """One numbered layer, with a label for tables and messages."""
 
     def __init__(self, label: str, *modules: nn.Module) -> None:
         super().__init__(*modules)
@@ -40,9 +40,9 @@ class Layer(nn.Sequential):
 
 
 class BranchStart(nn.Module):
-    """The first convolution of a residual block: x -> (relu(bn(conv x)), x). Both cross a boundary that follows."""
+    """The first convolution of a residual block: x -> (relu(bn(conv x)), x). Both tensors cross a boundary after it."""
 
-    writes_output = False  # the activation is in place, the skip tensor passes through (`pipelag.models.count`)
+    writes_output = False  # the activation is in place, and the skip tensor passes through (`pipelag.models.count`)
 
     def __init__(self, label: str, into: int, out: int, stride: int) -> None:
         super().__init__()
@@ -56,9 +56,9 @@ class BranchStart(nn.Module):
 
 
 class Shortcut(nn.Module):
-    """The parameter-free shortcut (option A of He et al., 2016) where a block changes the size.
+    """The parameter-free shortcut (option A of He et al., 2016) of a block that changes the size.
 
-    Takes every `stride`-th pixel and pads the new channels with zeros.
+    It takes every `stride`-th pixel, and pads the new channels with zeros.
     """
 
     def __init__(self, into: int, out: int, stride: int) -> None:
@@ -70,8 +70,8 @@ class Shortcut(nn.Module):
         """(N, into, H, W) -> (N, out, H / stride, W / stride)."""
         pad = nn.functional.pad
         if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
-            # Sliced as it lies, or a slice's backward would lose the memory format. The pooling of single pixels keeps
-            # it, too, and takes longer.
+            # Slice in the order in memory, since the backward of another slice would lose the memory format. A pooling
+            # of single pixels would keep the format too, but takes longer.
             lying = x.permute(0, 2, 3, 1)[:, :: self.stride, :: self.stride]
             return pad(lying, (self.before, self.after)).permute(0, 3, 1, 2)
         return pad(x[..., :: self.stride, :: self.stride], (0, 0, 0, 0, self.before, self.after))

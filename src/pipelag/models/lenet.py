@@ -1,4 +1,4 @@
-"""LeNet-5 (LeCun et al., 1998), five numbered layers, with ReLU and max pooling as is usual since Caffe."""
+"""LeNet-5 (LeCun et al., 1998), five numbered layers, with ReLU and max pooling, as has been usual since Caffe."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A branching model (residual, inception, dense, a transformer) as a row of layers, by torch.fx or torch.export.
+"""Lay out a branching model (residual, inception, dense, a transformer) as a row of layers.
 
-PipeDream's profiler takes a model apart in an order in which it runs (section 3.1); this does so for any model that
-one of the two can trace. Between two layers crosses every tensor that a later one still needs, alone or in a tuple: a
-boundary inside a residual block carries the branch and the skip.
+PipeDream's profiler takes a model apart in an order in which it runs (section 3.1); this module does so for any model
+that torch.fx or torch.export can trace. All tensors that a later layer still needs cross a boundary, alone or in a
+tuple: a boundary inside a residual block carries the branch and the skip.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from pipelag.tensors import alone, as_tuple
 
 LAYERS = ("weights", "operators")
 SEVERAL = {"chunk", "split", "unbind", "tensor_split", "topk", "sort", "kthvalue", "mode", "cummax", "cummin"}
-SEVERAL |= {"aminmax", "var_mean", "std_mean", "meshgrid", "broadcast_tensors"}  # give several tensors
-ALONG = {"max", "min", "median", "nanmedian"}  # so do these along a dimension
+SEVERAL |= {"aminmax", "var_mean", "std_mean", "meshgrid", "broadcast_tensors"}  # these return several tensors
+ALONG = {"max", "min", "median", "nanmedian"}  # these return several tensors if they are along a dimension
 
 
 class Linearised(nn.Sequential):
-    """A model as a row of layers (`Piece`s)."""
+    """A model as an `nn.Sequential` of layers (`Piece`s): what `linearise` returns."""
 
     def report(self) -> str:
-        """A line per layer: its number, the tensors that cross after it, and what was merged into it."""
+        """One line per layer: its number, how many tensors cross after it, and the modules merged into it."""
         pieces = [piece for piece in self if isinstance(piece, Piece)]
         lines = [f"{n:>5}  {piece.gives:>6}  {', '.join(piece.merged)}" for n, piece in enumerate(pieces, start=1)]
         return "\n".join(["layer  tensors  merged", *lines])
@@ -53,25 +53,32 @@ def linearise(
     inputs: Sequence[str] | Mapping[str, Any] = (),
     output: str | None = None,
 ) -> Linearised:
-    """A branching model as an `nn.Sequential` that computes the same, to be cut, profiled, partitioned and trained.
+    """Turn a branching model into an equivalent `nn.Sequential`, which can be cut, profiled, partitioned and trained.
 
-    The layers hold the model's own modules: training the one trains the other, and a module used twice stays one. A
-    model of several inputs becomes one that takes them as a tuple (or a dict); arguments with defaults keep these.
+    The layers hold the model's own modules, so training the one trains the other, and a module that is used twice
+    stays one module. A model with several inputs becomes one that takes them as a tuple or a dict; arguments with
+    defaults keep their defaults.
 
     Args:
-        layers: "weights": a layer begins at every module that has weights (kernels, matrices), with what follows it
-            (normalisation, activations, sums); "operators": at every operator that writes a new tensor.
-        crossing: at most so many tensors cross a boundary; layers between are merged. 1 leaves whole blocks.
-        whole: modules, by path ("features.3") or class, that are taken as one operator and not looked into.
-        inputs: names of arguments with defaults that are inputs as well, such as masks. Or, for models that torch.fx
-            cannot trace, all inputs by name, each with an example of two samples or more: {"input_ids": words}; what
-            is no tensor is passed as it is. torch.export then traces, and the result is compared with the model's.
-        output: which value to keep of a model that gives several by name ("logits").
+        layers: "weights": a layer begins at every module that has weights (kernels, matrices) and includes what follows
+            it (normalisation, activations, sums). "operators": a layer begins at every operator that writes a new
+            tensor.
+        crossing: the largest number of tensors that may cross a boundary; layers are merged to respect it. With 1,
+            whole blocks remain. None: no limit.
+        whole: modules that are kept as one operator and not traced into, by path ("features.3") or class.
+        inputs: a list of names: arguments with defaults, such as masks, that become inputs too. Or, for models that
+            torch.fx cannot trace, a dict of all inputs by name, {"input_ids": words}, each a tensor with two samples or
+            more; values that are not tensors are passed as they are. The model is then traced by torch.export, and the
+            result is compared with the model's.
+        output: which value to return, for a model that returns several by name ("logits").
+
+    Returns:
+        A `Linearised`, an `nn.Sequential` whose `report()` lists its layers.
 
     Raises:
-        PipelagError: a model that torch.fx cannot trace (it says where), that computes something else in training than
-            in evaluation (auxiliary outputs), that returns no tensors, without an operator, or that is no module; an
-            unknown option or input, an example of one sample, fewer tensors to cross than 1.
+        PipelagError: the argument is not a module; torch.fx cannot trace the model (the sentence says where); the model
+            computes something else in training than in evaluation (auxiliary outputs), returns something other than
+            tensors, or has no operator; an unknown option or input, an example with one sample, or `crossing` below 1.
 
     >>> from torchvision.models import resnet18
     >>> model = linearise(resnet18())
@@ -83,21 +90,21 @@ def linearise(
     expect("the model", model, nn.Module, "an nn.Module")
     if isinstance(model, torch.jit.ScriptModule):
         raise PipelagError(
-            f"{type(model).__name__} is compiled, and cannot be traced; give the model of before torch.jit"
+            f"{type(model).__name__} is compiled and cannot be traced; give the model as it was before torch.jit"
         )
     lazy = next((n for n, p in model.named_parameters() if isinstance(p, nn.parameter.UninitializedParameter)), None)
     if lazy is not None:
         raise PipelagError(f"'{lazy}' of {type(model).__name__} has no size yet; call the model on an example first")
     if crossing is not None and not (isinstance(crossing, Integral) and crossing >= 1):
-        raise PipelagError(f"at least 1 tensor crosses a boundary, so crossing cannot be {shown(crossing)}")
+        raise PipelagError(f"crossing is {shown(crossing)}; it should be a whole number from 1 on, or None")
     examples = isinstance(inputs, Mapping)
     if isinstance(inputs, str) or (whole and examples):
-        raise PipelagError("inputs is a list of names, or a dict of examples by name; whole= goes without examples")
+        raise PipelagError("inputs should be a list of names, or, without whole=, a dict of examples by name")
     for name, example in inputs.items() if isinstance(inputs, Mapping) else ():
         if isinstance(example, torch.Tensor) and example.dim() and len(example) == 1:
             raise PipelagError(
-                f"the example '{name}' has one sample; give two or more, by which the number of samples is told from "
-                "other sizes"
+                f"the example '{name}' has one sample; give two or more, so that the number of samples can be told "
+                "from other sizes"
             )
     traced = trace(model, whole, inputs, output)
     row = laid_out(model, traced, layers, crossing)
@@ -107,7 +114,10 @@ def linearise(
 
 
 def laid_out(model: nn.Module, traced: Traced, layers: str, crossing: int | None) -> Linearised:
-    """The traced steps as a row of layers. What follows from sizes alone each layer finds again where it needs it."""
+    """Lay out the traced steps as a row of layers.
+
+    Values that depend on sizes only do not cross boundaries: each layer that needs one computes it again.
+    """
     constants = {step.name: step for step in traced.steps if step.op == "get_attr"}
     sized = {step.name: step for step in traced.steps if step.name in traced.sized}
     work = [step for step in traced.steps if step.name not in constants and step.name not in sized]
@@ -126,7 +136,7 @@ def laid_out(model: nn.Module, traced: Traced, layers: str, crossing: int | None
         pieces.append(Piece(model, traced, piece_steps, inputs, output, settled))
     row, modules = Linearised(*pieces), set(model.modules())
     for module in row.modules():
-        if module not in modules:  # those of the model stay in their mode, in which one of them may be frozen
+        if module not in modules:  # the model's own modules keep their modes, since some may be frozen
             module.training = model.training
     return row
 
@@ -134,7 +144,16 @@ def laid_out(model: nn.Module, traced: Traced, layers: str, crossing: int | None
 def from_sizes(
     needed: Iterable[str], inputs: Iterable[str], traced: Traced, sized: Mapping[str, Step]
 ) -> list[Step] | None:
-    """The steps that make what is needed of what follows from sizes, from a layer's inputs; None: these do not tell."""
+    """The steps that compute the needed values that depend on sizes only, from the sizes of a layer's inputs.
+
+    Args:
+        needed: names of values that the layer uses; only those among `sized` are computed here.
+        inputs: names of the layer's inputs.
+        sized: by name, the steps that depend on sizes only.
+
+    Returns:
+        The steps, or None if the inputs do not have all the sizes.
+    """
     where = {size: (Ref(name), number) for name in inputs for number, size in enumerate(traced.shapes.get(name, ()))}
     steps: dict[str, Step] = {}
 
@@ -157,7 +176,7 @@ def from_sizes(
 def compare(
     model: nn.Module, row: nn.Module, asked: Sequence[str], inputs: Mapping[str, Any], output: str | None
 ) -> None:
-    """Refuse a row that computes something else than its model, in evaluation, on the examples it was laid out for."""
+    """Refuse a row of layers that computes something else than its model, in evaluation, on the examples of inputs."""
     if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
         return
     from pipelag.models.exporting import Called
@@ -169,10 +188,10 @@ def compare(
     try:
         for called, value in ((Called(model, inputs, output).eval(), given), (row.eval(), alone(given))):
             with torch.no_grad(), preserved_randomness(), unchanged_attributes(model):
-                torch.manual_seed(0)  # of what it draws in evaluation
+                torch.manual_seed(0)  # for random numbers in evaluation
                 results.append(called(tree_map(torch.clone, value)))
                 for buffer, before in buffers.items():
-                    if not torch.equal(buffer, before):  # it counts its calls, say
+                    if not torch.equal(buffer, before):  # for example a count of calls
                         buffer.copy_(before)
     finally:
         for module, mode in modes.items():
@@ -180,18 +199,18 @@ def compare(
     expected, outputs = results
     for correct, computed in zip(as_tuple(expected), as_tuple(outputs), strict=True):
         sizes, most = correct.abs(), torch.finfo(correct.dtype).max / 2 if correct.is_floating_point() else inf
-        # but for what a mask leaves: -inf or the least number would allow any difference
+        # Masked values (-inf, or the least number) would make the tolerance too large, so leave them out.
         largest = float(sizes.masked_fill(~(sizes < most), 0).max())
         if not torch.allclose(correct, computed, rtol=1e-3, atol=1e-3 * largest, equal_nan=True):
             apart = float((correct - computed).nan_to_num(0.0, inf, -inf).abs().max())
             raise PipelagError(
-                f"the layers of {type(model).__name__} give something else than the model does (by "
-                f"{apart:.3g}): torch.export has not followed something in it"
+                f"the layers of {type(model).__name__} compute something other than the model (a difference of "
+                f"{apart:.3g}): torch.export has missed a part of it"
             )
 
 
 def in_order(steps: Sequence[Step], model: nn.Module) -> list[Step]:
-    """The steps with the parts of what gives several tensors taken out at once, so that only tensors travel on."""
+    """The steps in an order in which several tensors are unpacked at once, so that only tensors cross boundaries."""
     several = {step.name for step in steps if gives_several(model, step)}
     parts = [s for s in steps if s.target in (operator.getitem, getattr) and s.args[0] in several]
     parts = [step for step in parts if isinstance(step.args[1], (int, str))]
@@ -204,7 +223,7 @@ def in_order(steps: Sequence[Step], model: nn.Module) -> list[Step]:
 
 
 def gives_several(model: nn.Module, step: Step) -> bool:
-    """Whether an operator's value is a tuple of tensors, as far as its name tells."""
+    """Whether an operator returns a tuple of tensors, as far as its name tells."""
     if step.several:
         return True
     if step.op == "call_module":
@@ -214,7 +233,7 @@ def gives_several(model: nn.Module, step: Step) -> bool:
 
 
 def live(steps: Sequence[Step], traced: Traced, at: int) -> list[str]:
-    """The values made before step `at` that it or a later one needs, or the output, in the order they were made."""
+    """The values made before step `at` that this step, a later one or the output needs, in the order they were made."""
     values = [*traced.inputs, *(step.name for step in steps[:at])]
     needed = {name for step in steps[at:] for name in step.uses} | set(refs(traced.output))
     return [name for name in values if name in needed and name not in traced.sized]
@@ -228,7 +247,7 @@ def boundaries(
     layers: str,
     crossing: int | None,
 ) -> list[int]:
-    """The steps at which a new layer begins, but for the first."""
+    """The numbers of the steps at which a new layer begins, except the first."""
     no_tensor = scalars(steps) | set(traced.sizes) | {step.name for step in steps if gives_several(model, step)}
     matrices = {name for name, step in constants.items() if is_weight(thing(model, step))}
     sized = {step.name: step for step in traced.steps if step.name in traced.sized}
@@ -251,10 +270,10 @@ def boundaries(
     before = None
     for at, step in enumerate(steps):
         if begins(step):
-            if before is not None:  # where fewer tensors must cross, the cut may lie earlier: before a normalisation
+            if before is not None:  # if too many tensors cross here, the layer may begin earlier: at a normalisation
                 start = at
                 while step.within and start - 1 > before and steps[start - 1].within == step.within:
-                    start -= 1  # a reshape before the product is its module's
+                    start -= 1  # a reshape before the product belongs to the same module
                 bounds += [place for place in range(start, before, -1) if allowed(place)][:1]
             before = at
     return bounds

@@ -1,4 +1,4 @@
-"""Which values of a trace lie in one memory, and what follows where one of them is overwritten."""
+"""Find which values of a trace share memory, and what follows when one of them is overwritten."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from pipelag.models.steps import Step, refs, scalars
 
 VIEWS = {"getitem", "flatten", "view", "reshape", "permute", "transpose", "squeeze", "unsqueeze", "expand", "_assert"}
-ATEN_VIEWS = {"slice", "select", "split", "split_with_sizes", "chunk", "unbind", "t", "alias"}  # of Aten's
+ATEN_VIEWS = {"slice", "select", "split", "split_with_sizes", "chunk", "unbind", "t", "alias"}  # of ATen's operators
 MORE_VIEWS = {"tensor_split", "narrow", "movedim", "swapaxes", "unflatten", "view_as", "expand_as", "diagonal"}
 LOOKS = (nn.Flatten, nn.Unflatten, nn.Identity)
 OVERWRITING = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
@@ -20,15 +20,19 @@ PLAIN = {overwriting: getattr(operator, overwriting.__name__[1:]) for overwritin
 
 
 def views(model: nn.Module, step: Step) -> bool:
-    """Whether a step's value may lie in the memory of what it works on."""
+    """Whether a step's value may share the memory of its input."""
     if step.op == "call_module":
         return isinstance(model.get_submodule(step.target), LOOKS)
     return step.called in VIEWS | ATEN_VIEWS | MORE_VIEWS
 
 
 class Memory:
-    """Of steps in their order: `owner`, by whom a value's memory was made, by names; `made` and `last`, the numbers of
-    the steps that make a value and need it last (that of the steps: the output)."""
+    """Where the values of a list of steps lie in memory, and when they are needed. All are dicts by a value's name.
+
+    owner: the name of the value whose step made the memory.
+    made: the number of the step that makes the value.
+    last: the number of the last step that needs the value; for the output, the number of steps.
+    """
 
     def __init__(self, model: nn.Module, steps: Sequence[Step], output: Any) -> None:
         self.owner: dict[str, str] = {}
@@ -40,18 +44,24 @@ class Memory:
             self.owner[step.name] = self.of(step.uses[0]) if shared else step.name
 
     def of(self, name: str) -> str:
-        """Who made the memory of a value; what no step makes made its own."""
+        """The owner of a value's memory; a value that no step makes owns its memory."""
         return self.owner.get(name, name)
 
     def seen_later(self, step: Step, but: Collection[str]) -> bool:
-        """Whether one who comes after a step needs what lies in the memory of the step's first argument."""
+        """Whether a later step, or the output, needs a value in the memory of the step's first argument.
+
+        but: names of values that do not count.
+        """
         at, whole = self.made[step.name], self.of(step.uses[0])
         return any(last > at and self.of(name) == whole and name not in but for name, last in self.last.items())
 
 
 def overwritten_views(model: nn.Module, steps: Sequence[Step], output: Any) -> list[tuple[int, int]]:
-    """Where no layer may begin, the first and last step each: between a tensor and what overwrites it through a view,
-    or while a view of it is still needed. What a layer receives it overwrites in a copy, which the views are not of."""
+    """The ranges of steps (first, last) at which no layer may begin.
+
+    They lie between a tensor and a step that overwrites it through a view, or while a view of it is still needed. A
+    layer overwrites only a copy of a tensor that it receives, and views of the tensor would not see that.
+    """
     memory, spans = Memory(model, steps, output), []
     for at, step in enumerate(steps):
         if step.inplace and step.uses:
@@ -64,9 +74,11 @@ def overwritten_views(model: nn.Module, steps: Sequence[Step], output: Any) -> l
 def assigned_in_place(
     model: nn.Module, steps: Sequence[Step], output: Any, augmented: Collection[str]
 ) -> Iterable[Step]:
-    """The steps, those `augmented` by `+=` and the like in place where another than their name's holder sees it.
+    """The steps, where an augmented assignment (`+=` and the like) is in place if some other value can see its effect.
 
-    torch.fx writes x += y down as x = x + y; numbers such as sizes are not overwritten in Python either.
+    torch.fx records x += y as x = x + y. Numbers such as sizes are never overwritten in place, as in Python.
+
+    augmented: the names of the steps that were augmented assignments.
     """
     memory, numbers = Memory(model, steps, output), scalars(steps)
     constants = {step.name for step in steps if step.op == "get_attr"}

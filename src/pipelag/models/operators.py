@@ -1,4 +1,4 @@
-"""A layer of a Transformer that has one weight, and such layers cut into parts: what all of the models share."""
+"""Layers with one weight, as Transformers have them, and the division of such layers into parts."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class Operator(nn.Module):
-    """A layer with one weighted module and a label: what the weight works on, its product, and what is made of that.
+    """A layer with one weighted module and a label: `prepare` makes the module's input, `finish` uses its product.
 
-    A part of one (`split`) has some of the rows of the weight. The first part prepares and the last one finishes;
-    between them the tensors are (what the weight works on, the products so far, all else).
+    A part of such a layer (`split`) has some of the rows of the weight. The first part prepares, and the last one
+    finishes. The tensors between parts are (the module's input, the products so far, the rest).
     """
 
-    width = 1  # tensors that a product consists of
+    width = 1  # the number of tensors that make up a product
 
     def __init__(self, label: str, module: nn.Module) -> None:
         super().__init__()
         self.label, self.module = label, module
-        self.number, self.of = 0, 1  # this part of how many
-        self.places: list[int] = []  # of the whole weight's outputs, those that this part makes
+        self.number, self.of = 0, 1  # this part's number (from 0), and the number of parts
+        self.places: list[int] = []  # the rows of the whole weight that this part has
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
-        """What the weight works on, and what travels on beside it."""
+        """The module's input, and the tensors that go on beside it."""
         return value[0], value
 
     def product(self, given: torch.Tensor, rest: Tensors) -> Tensors:
-        """What the weight, or this part of it, makes of that."""
+        """The product of the weight, or of this part of it, with the module's input."""
         return (self.module(given),)
 
     def join(self, products: Tensors) -> Tensors:
-        """The whole weight's product from those of its parts."""
+        """The product of the whole weight, from those of its parts."""
         return products if len(products) == 1 else (torch.cat(products, -1),)
 
     def finish(self, product: Tensors, rest: Tensors) -> Any:
-        """What leaves the layer."""
+        """The layer's output."""
         return *product, *rest
 
     def forward(self, value: Tensors) -> Any:
-        """The layer, or this part of it."""
+        """Compute the layer, or this part of it."""
         if self.number == 0:
             given, rest = self.prepare(value)
             done: Tensors = ()
@@ -58,21 +58,21 @@ class Operator(nn.Module):
         return self.finish(self.join(done), rest)
 
     def rows(self, number: int, of: int) -> list[int]:
-        """The outputs of the weight that a part makes."""
+        """The rows of the weight, one per output, that a part has."""
         return share(range(outputs_of(self.module)), number, of)
 
     def part(self, number: int, of: int) -> nn.Module:
-        """A module with these outputs, and their weights."""
+        """The module of a part: it has the part's rows of the weight."""
         return piece(self.module, self.rows(number, of))
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The weight and the bias, or this part of them: a row for each output."""
+        """The weight and the bias, or this part of them, with one row per output."""
         parameters = {name: value.detach() for name, value in self.module.named_parameters()}
         return {"weight": parameters["weight"].T} if isinstance(self.module, nn.Embedding) else parameters
 
 
 class NormPart(nn.Module):
-    """Layer normalisation over all of a vector, of which some places are scaled and go on."""
+    """Layer normalisation over a whole vector, of which it scales and returns some positions."""
 
     def __init__(self, whole: nn.LayerNorm, rows: list[int]) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class NormPart(nn.Module):
 
 
 def outputs_of(module: nn.Module) -> int:
-    """The length of the vectors that a module makes."""
+    """The size of a module's output vectors."""
     if isinstance(module, nn.Linear):
         return module.out_features
     if isinstance(module, nn.Embedding):
@@ -97,12 +97,12 @@ def outputs_of(module: nn.Module) -> int:
 
 
 def share(rows: range, number: int, of: int) -> list[int]:
-    """The part `number` of `of` even parts."""
+    """Part `number` (from 0) of `of` equal parts of the rows."""
     return list(rows[len(rows) * number // of : len(rows) * (number + 1) // of])
 
 
 def piece(module: nn.Module, rows: list[int]) -> nn.Module:
-    """A module with these outputs of another, and their weights."""
+    """A module with these rows, one per output, of another module's weights."""
     if isinstance(module, nn.LayerNorm):
         return NormPart(module, rows)
     if isinstance(module, nn.Embedding):
@@ -118,7 +118,7 @@ def piece(module: nn.Module, rows: list[int]) -> nn.Module:
 
 
 def parts_of(operator: Operator, of: int) -> Iterator[Operator]:
-    """The operator in so many layers, each with an even part of its weight; what they compute is the same."""
+    """Divide an operator into so many layers with equal parts of its weight; together they compute the same."""
     if of == 1:
         yield operator
         return
@@ -132,7 +132,7 @@ def parts_of(operator: Operator, of: int) -> Iterator[Operator]:
 
 
 def whole_weights(row: Iterable[nn.Module]) -> list[dict[str, torch.Tensor]]:
-    """The weights and biases of a model's operators, a row for each output, put together where they are in parts."""
+    """The weights and biases of a model's operators, with one row per output; parts are joined."""
     operators: list[list[Operator]] = []
     for part in row:
         assert isinstance(part, Operator)

@@ -18,8 +18,9 @@ from pipelag.tensors import as_tuple
 class Piece(nn.Module):
     """One layer of a linearised model: some of its operators, with the model's own modules and parameters.
 
-    label: the first module with weights. merged: the paths of all modules, and the names of functions and methods, that
-    it calls, in order. takes, gives: how many tensors cross the boundaries before and after it.
+    label: the path of the first module with weights.
+    merged: the paths of all modules, and the names of all functions and methods, that the layer calls, in order.
+    takes, gives: the numbers of tensors that cross the boundaries before and after the layer.
     """
 
     def __init__(
@@ -31,7 +32,10 @@ class Piece(nn.Module):
         output: Any,
         settled: Sequence[Step] = (),
     ) -> None:
-        """Of steps with the inputs and output that cross; settled: what goes before, but is no work of its own."""
+        """Make a layer of steps, with the inputs and the output that cross its boundaries.
+
+        settled: steps that run first, for values that depend on sizes only.
+        """
         super().__init__()
         self.original = nn.Module()
         for step in steps:
@@ -46,7 +50,7 @@ class Piece(nn.Module):
         self.shapes = tuple(traced.shapes.get(name) for name in inputs)
         self.takes, self.gives = len(inputs), len(set(refs(output)))
         steps = [*settled, *steps]
-        # A tensor that another layer made is not overwritten: it may be what that layer's backward needs.
+        # A tensor of another layer is not overwritten, because that layer's backward may need it.
         made = {step.name for step in steps}
         foreign = {step.name: step for step in steps if step.inplace and step.uses and step.uses[0] not in made}
         plain = {name: replace(step, target=PLAIN.get(step.target, step.target)) for name, step in foreign.items()}
@@ -57,7 +61,7 @@ class Piece(nn.Module):
         self.done = [[n for n, at in last.items() if at == number and n not in stay] for number in range(len(steps))]
 
     def forward(self, value: Any) -> Any:
-        """What the next layer takes: a tensor, or a tuple of those that cross."""
+        """The layer's output: a tensor, or a tuple of the tensors that cross to the next layer."""
         given = self.given(value)
         device = next((one.device for one in given if isinstance(one, torch.Tensor)), None)
         values = dict(zip(self.inputs, given, strict=True))
@@ -71,22 +75,22 @@ class Piece(nn.Module):
         for name, one in zip(refs(self.output), as_tuple(output), strict=True):
             if not isinstance(one, torch.Tensor):
                 raise PipelagError(
-                    f"layer '{self.label}' gives a {type(one).__name__} ('{name}'), and only tensors cross a boundary; "
-                    "name the module around it in whole=(...)"
+                    f"layer '{self.label}' returns a {type(one).__name__} ('{name}'), but only tensors can cross a "
+                    "boundary; name the module around it in whole=(...)"
                 )
         return output
 
     def given(self, value: Any) -> tuple[Any, ...]:
-        """The layer's inputs one by one; by name, where the model's own come as a mapping.
+        """The layer's inputs as a tuple; a mapping of the model's inputs is taken by name.
 
         Raises:
-            PipelagError: others than the model was laid out for.
+            PipelagError: inputs other than those for which the model was laid out.
         """
         asked = ", ".join(f"'{name}'" for name in self.asked)
         if self.asked and isinstance(value, Mapping):
             if set(value) != set(self.asked):
                 more = "; name the ones to keep in linearise(model, inputs=...)"
-                raise PipelagError(f"the model was laid out for the inputs {asked}, and is given {names(value)}{more}")
+                raise PipelagError(f"the model was laid out for the inputs {asked}, but is given {names(value)}{more}")
             value = tuple(value[name] for name in self.asked)
         given = as_tuple(value)
         if len(given) != len(self.inputs):
@@ -96,19 +100,19 @@ class Piece(nn.Module):
                 else "give them as a tuple in this order"
             )
             raise PipelagError(
-                f"the model was laid out for {len(self.inputs)} input{'s' * (len(self.inputs) > 1)} ({asked}), and is "
+                f"the model was laid out for {len(self.inputs)} input{'s' * (len(self.inputs) > 1)} ({asked}), but is "
                 f"given {len(given)}; {cure}"
                 if self.asked
-                else f"layer '{self.label}' takes {len(self.inputs)} tensors, and is given {len(given)}"
+                else f"layer '{self.label}' takes {len(self.inputs)} tensors, but is given {len(given)}"
             )
-        known: dict[str, int] = {}  # sizes that differ from minibatch to minibatch, in this one
+        known: dict[str, int] = {}  # this minibatch's values of sizes that differ between minibatches
         for name, one, shape in zip(self.asked, given, self.shapes, strict=False):
             if shape is not None and not fits(one, shape, known):
                 actual = list(one.shape) if isinstance(one, torch.Tensor) else a(type(one).__name__)
                 expected = ", ".join(str(size if isinstance(size, int) else known.get(size, "any")) for size in shape)
-                beside = " beside the inputs before it" if any(size in known for size in shape) else ""
+                beside = " given the inputs before it" if any(size in known for size in shape) else ""
                 raise PipelagError(
-                    f"'{name}' is {actual}, and the model was laid out for the shape [{expected}]{beside}"
+                    f"'{name}' is {actual}, but the model was laid out for the shape [{expected}]{beside}"
                 )
         return given
 
@@ -118,7 +122,10 @@ class Piece(nn.Module):
 
 
 def words(steps: Sequence[Step], exported: bool) -> tuple[str, ...]:
-    """What the steps call, in order; of torch's own operators the module around them, once, and no views."""
+    """The names of what the steps call, in order.
+
+    Of an exported model, torch's operators are named by the module around them, once, and views are left out.
+    """
     called: list[str] = []
     for step in steps:
         is_aten = exported and step.op == "call_function"
@@ -131,14 +138,14 @@ def words(steps: Sequence[Step], exported: bool) -> tuple[str, ...]:
 
 
 def names(given: Mapping[str, Any]) -> str:
-    """The keys, for a sentence."""
+    """The keys of a mapping, for a message."""
     return ", ".join(f"'{name}'" for name in given) or "none"
 
 
 def fits(value: Any, shape: Sequence[int | str], known: dict[str, int]) -> bool:
-    """Whether a tensor has these sizes; a name stands for any, the same one for the same.
+    """Whether a tensor has this shape, in which a name stands for any size, but always for the same.
 
-    known: sizes by their names, of the tensors before; of one that fits, its own are added.
+    known: sizes by their names, from the tensors before; the sizes of a tensor that fits are added.
     """
     if not isinstance(value, torch.Tensor) or value.dim() != len(shape):
         return False
@@ -151,12 +158,12 @@ def fits(value: Any, shape: Sequence[int | str], known: dict[str, int]) -> bool:
 
 
 def weighted(model: nn.Module, step: Step) -> bool:
-    """Whether a step calls a module with weights (no biases, no normalisation)."""
+    """Whether a step calls a module with weights (biases and normalisation do not count)."""
     return step.op == "call_module" and any(map(is_weight, thing(model, step).parameters()))
 
 
 def is_weight(value: Any) -> bool:
-    """A kernel or a matrix."""
+    """Whether a value is a weight: a parameter with two or more dimensions (a kernel or a matrix)."""
     return isinstance(value, nn.Parameter) and value.dim() > 1
 
 

@@ -1,7 +1,7 @@
-"""PipeDream's recurrent networks, a layer per LSTM: AWD-LM and S2VT (section 5.1), and the parts of GNMT (`gnmt`).
+"""PipeDream's recurrent networks, one layer per LSTM: AWD-LM and S2VT (section 5.1), and the parts of GNMT (`gnmt`).
 
-Token and feature inputs go in as the tuple that the first layer takes; what later layers need travels along in the
-tuple, as it does between workers.
+The first layer takes the model's inputs (tokens, features) as a tuple. What later layers need goes along in the tuple,
+as it does between workers.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch import nn
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
-# Said once in every process, and nothing to be done about it: torch's other implementation is used.
+# This warning comes once per process and needs no action: torch uses its other implementation.
 warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
 
 
 def states(lstm: nn.LSTM, value: Any) -> Any:
-    """What an LSTM makes of a sequence, packed or (N, T, into): its hidden states.
+    """An LSTM's hidden states for a sequence, packed or (N, T, into).
 
-    Not by cuDNN, which works on a copy of the weights: its backward would read those of the forward, whatever the
-    pipeline has put into the parameters by then. torch's own LSTM reads the parameters in both.
+    cuDNN is not used, because it works on a copy of the weights: its backward would read the forward's weights,
+    whatever the pipeline has since loaded into the parameters. torch's own LSTM reads the parameters in both passes.
     """
     if lstm.weight_ih_l0.is_cuda:
         with torch.backends.cudnn.flags(enabled=False):
@@ -31,7 +31,7 @@ def states(lstm: nn.LSTM, value: Any) -> Any:
 
 
 class Embed(nn.Module):
-    """Looks up the words of the first input."""
+    """The embedding of the words in the first input."""
 
     def __init__(self, label: str, words: int, size: int) -> None:
         super().__init__()
@@ -39,14 +39,18 @@ class Embed(nn.Module):
         self.embedding = nn.Embedding(words, size)
 
     def forward(self, value: Any) -> Any:
-        """Replaces that input by its vectors."""
+        """Replace the first input by its vectors."""
         return self.embedding(value) if isinstance(value, torch.Tensor) else (self.embedding(value[0]), *value[1:])
 
 
 class Recurrent(nn.Module):
-    """An LSTM over the first tensor of a tuple; `residual` adds its input; `joined` feeds the second tensor too.
+    """An LSTM over the first tensor of a tuple.
 
-    memory: so many cells, projected onto `size` outputs; none: `size` of them. dropout: of what the LSTM reads.
+    residual: add the first tensor to the output.
+    joined: the LSTM also reads the second tensor.
+    both: the LSTM is bidirectional.
+    memory: the number of cells, projected to `size` outputs; None: `size` cells.
+    dropout: the rate for the LSTM's input.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class Recurrent(nn.Module):
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, value: Any) -> Any:
-        """The sequence of hidden states, with what travels along."""
+        """The sequence of hidden states, and the tensors that go along."""
         first, *rest = (value,) if isinstance(value, torch.Tensor) else value
         given = torch.cat((first, rest[0]), -1) if self.joined else first
         out = states(self.lstm, self.dropout(given))
@@ -82,9 +86,9 @@ class Recurrent(nn.Module):
 
 
 class Words(nn.Module):
-    """The linear layer over the vocabulary, on the first tensor."""
+    """The output projection, on the first tensor."""
 
-    by_place = True  # the tensor's places are independent (`pipelag.runs.text_metrics.search`)
+    by_place = True  # it works on each position separately (`pipelag.runs.text_metrics.search`)
 
     def __init__(self, into: int, words: int) -> None:
         super().__init__()
@@ -92,7 +96,7 @@ class Words(nn.Module):
         self.linear = nn.Linear(into, words)
 
     def forward(self, value: Any) -> torch.Tensor:
-        """Scores of all words at every place."""
+        """The scores of all words at every position."""
         scores: torch.Tensor = self.linear(value if isinstance(value, torch.Tensor) else value[0])
         return scores
 
@@ -100,7 +104,8 @@ class Words(nn.Module):
 def awd_lm(layers: int = 6, size: int = 1270, words: int = 10000) -> nn.Sequential:
     """A language model of LSTMs, as PipeDream trains: six layers and 0.41 GB (section 5.2).
 
-    The paper gives no width; this one's has that weight. Its embeddings are not tied: they lie on different workers.
+    The paper gives no width; the default here makes that size. The embedding and the output projection are not tied,
+    because they are on different workers.
     """
     stack: list[nn.Module] = [Embed(f"embedding {words}", words, size)]
     stack += [Recurrent(f"lstm {i}", size, size) for i in range(1, layers + 1)]
@@ -108,7 +113,7 @@ def awd_lm(layers: int = 6, size: int = 1270, words: int = 10000) -> nn.Sequenti
 
 
 class Captioned(nn.Module):
-    """S2VT's second LSTM reads the frames' states beside the caption's words."""
+    """S2VT's second LSTM, which reads the frames' states and the caption's words."""
 
     def __init__(self, words: int, embedding: int, size: int) -> None:
         super().__init__()
@@ -117,14 +122,14 @@ class Captioned(nn.Module):
         self.lstm = nn.LSTM(embedding + size, size, batch_first=True)
 
     def forward(self, value: Pair) -> torch.Tensor:
-        """Hidden states (N, T, size)."""
+        """The hidden states (N, T, size)."""
         frames, target = value
         hidden: torch.Tensor = states(self.lstm, torch.cat((self.embedding(target), frames), -1))
         return hidden
 
 
 class Frames(nn.Module):
-    """The linear map of frame features, beside which the caption travels."""
+    """The linear map of frame features; the caption goes along."""
 
     def __init__(self, features: int, size: int) -> None:
         super().__init__()
@@ -137,7 +142,7 @@ class Frames(nn.Module):
 
 
 def s2vt(features: int = 4096, embedding: int = 500, size: int = 1000, words: int = 46167) -> nn.Sequential:
-    """S2VT (Venugopalan et al., 2015) on extracted frame features. Takes (features (N, T, 4096), words (N, T))."""
+    """S2VT (Venugopalan et al., 2015) on extracted frame features; takes (features (N, T, 4096), words (N, T))."""
     return nn.Sequential(
         Frames(features, embedding),
         Recurrent("lstm 1, frames", embedding, size),

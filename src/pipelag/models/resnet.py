@@ -1,7 +1,7 @@
 """ResNet for CIFAR (He et al., 2016, section 4.2), depth 6n + 2, as in the stale-weights paper (sections 6.1, 6.3).
 
 Layer 1 is the first convolution, layers 2k and 2k+1 are the two convolutions of residual block k, and the last layer
-is the classifier with the average pooling before it: a register after an even layer sits inside a block.
+is the average pooling with the classifier. So a register after an even layer lies inside a block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def resnet(depth: int, width: float = 1.0, classes: int = 10, in_channels: int =
     """ResNet-`depth`: n = (depth - 2) / 6 blocks in each of three groups of 16, 32 and 64 channels times `width`.
 
     Raises:
-        PipelagError: the depth is not 6n + 2; the nearest that are get named.
+        PipelagError: the depth is not 6n + 2; the message names the nearest depths that are.
     """
     check_depth(depth)
     blocks = (depth - 2) // 6

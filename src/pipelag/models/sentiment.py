@@ -1,6 +1,7 @@
-"""SpecTrain's two networks that judge a text (section 4.1): a residual LSTM and a Transformer, a class for each text.
+"""SpecTrain's two networks for sentiment classification (section 4.1): a residual LSTM and a Transformer.
 
-Both take word numbers, int64 (N, T), padded in front, so that the last place is the text's last word.
+Both take word numbers, int64 (N, T), padded in front, so that the last position is the text's last word, and score the
+text's classes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pipelag.models.transformer import Embedding, check_size, decoder_block, enc
 
 
 class State(nn.Module):
-    """(N, T, size) -> (N, size), the state after the last word, or the mean of all states."""
+    """The state after the last word, or the mean of all states: (N, T, size) -> (N, size)."""
 
     def __init__(self, mean: bool) -> None:
         super().__init__()
@@ -31,24 +32,24 @@ class State(nn.Module):
 def residual_lstm(
     layers: int = 8, size: int = 512, memory: int = 1024, words: int = 10_000, classes: int = 2, mean: bool = False
 ) -> nn.Sequential:
-    """An embedding, `layers` LSTMs each of which adds its input to what it gives, and a classifier of the last state.
+    """An embedding, `layers` residual LSTMs, and a classifier of the last state.
 
-    As SpecTrain's authors have it in the code they published: the LSTM's output is projected, then its input added
-    (Kim et al., 2017, add it before the output gate).
+    As in the code that SpecTrain's authors published, an LSTM's output is projected and then its input is added (Kim et
+    al., 2017, add the input before the output gate).
 
     Args:
-        size: of the embedding and of every LSTM's output; memory: cells of an LSTM, projected onto `size` (no
-            projection where they are equal).
-        mean: classify the mean of all states, as that code does; the paper does not say. With momentum SGD on IMDb it
-            learns much sooner; Adam does with either.
+        size: of the embedding and of every LSTM's output.
+        memory: the number of an LSTM's cells, projected to `size` (not projected if they are equal).
+        mean: classify the mean of all states, as the published code does; the paper does not say. With momentum SGD on
+            IMDb the model learns much sooner with the mean; with Adam it learns as soon with either.
 
     Raises:
-        PipelagError: fewer memory cells than outputs, or no layer.
+        PipelagError: fewer cells than outputs, or no layer.
     """
     if layers < 1 or memory < size:
         raise PipelagError(
-            f"a residual LSTM has 1 layer or more and as many memory cells as outputs or more, not {layers} layers and "
-            f"{memory} cells for {size} outputs"
+            f"a residual LSTM needs at least 1 layer and at least as many memory cells as outputs, not {layers} "
+            f"layers and {memory} cells for {size} outputs"
         )
     return nn.Sequential(
         Layer(f"embedding {words}", nn.Embedding(words, size, padding_idx=PAD)),
@@ -58,7 +59,7 @@ def residual_lstm(
 
 
 class TextEmbedding(Embedding):
-    """The words of a text as vectors with their places: (N, T) -> (x, padding)."""
+    """The embedding of a text's words and their positions: (N, T) -> (x, padding)."""
 
     def __init__(self, label: str, words: int, size: int, dropout: float) -> None:
         super().__init__(label, words, size, False, dropout, PAD)
@@ -69,7 +70,7 @@ class TextEmbedding(Embedding):
 
 
 class Begin(Embedding):
-    """The one word that the decoder is given: (x, padding) -> (y, x, padding), y (N, 1, size)."""
+    """The embedding of the decoder's single input word: (x, padding) -> (y, x, padding), y (N, 1, size)."""
 
     def __init__(self, label: str, size: int, dropout: float) -> None:
         super().__init__(label, 1, size, True, dropout, None)
@@ -81,7 +82,7 @@ class Begin(Embedding):
 
 
 class Judgement(Operator):
-    """The scores of the classes at the decoder's one place: (y, ...) -> (N, classes)."""
+    """The scores of the classes at the decoder's single position: (y, ...) -> (N, classes)."""
 
     def __init__(self, label: str, size: int, classes: int) -> None:
         super().__init__(label, nn.Linear(size, classes))
@@ -101,16 +102,16 @@ def sentiment_transformer(
     words: int = 10_000,
     classes: int = 2,
 ) -> nn.Sequential:
-    """The encoder-decoder Transformer as a classifier, cut by weight as `transformer` is.
+    """The encoder-decoder Transformer as a text classifier, with one layer per weight as in `transformer`.
 
     SpecTrain gives 6 encoder and 6 decoder blocks, 8 heads and 512 hidden units, and says that other parameters are
-    the original's; it does not say how the decoder is fed. Here the class is a translation of one word: the encoder
-    reads the text, the decoder is given the word that begins a sentence and nothing else, and its output there is
-    scored by class. So its blocks work on one place, where self-attention sees only itself: the queries and keys of
-    that layer have no effect and gradients of zero.
+    the original's; it does not say what the decoder reads. Here the class is like a translation of one word: the
+    encoder reads the text, the decoder reads only the word that begins a sentence, and its output there is scored by
+    class. So the decoder's blocks work on one position, which attends only to itself in self-attention; the queries and
+    keys of that layer have no effect, and their gradients are zero.
 
     Raises:
-        PipelagError: a size that the heads do not divide, or an odd one.
+        PipelagError: the size is odd, or the heads do not divide it.
     """
     check_size(size, heads)
     layers: list[nn.Module] = [TextEmbedding("embedding", words, size, dropout)]

@@ -1,4 +1,4 @@
-"""SNN: the self-normalising network of the SpecTrain paper (section 4.1), 32 fully connected layers of 2048 units."""
+"""SNN, the self-normalising network of the SpecTrain paper (section 4.1): 32 fully connected layers of 2048 units."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipelag.models.layers import Layer, channels
 
 
 def snn(width: float = 1.0, classes: int = 10, in_channels: int = 3, size: int = 32, layers: int = 32) -> nn.Sequential:
-    """`layers` linear layers with SELU between (Klambauer et al., 2017), weights of variance 1/inputs as they need."""
+    """`layers` linear layers with SELU between (Klambauer et al., 2017), and initial weights of variance 1/inputs."""
     units = channels(2048, width)
     into = in_channels * size**2
     model = []

@@ -1,4 +1,4 @@
-"""A model's operators as plain data that pickles: what `tracing` finds and `linearise` lays out."""
+"""A model's operators as plain data that can be pickled, which `tracing` makes and `linearise` lays out."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import Any
 import torch
 from torch import nn
 
-SCALARS = {"shape", "ndim", "dtype", "device", "size", "dim", "numel", "stride"}  # of a tensor, themselves none
+SCALARS = {"shape", "ndim", "dtype", "device", "size", "dim", "numel", "stride"}  # properties of a tensor
 
 
 @dataclass(frozen=True)
 class ByMode:
-    """Among a step's arguments: one value in training and another in evaluation, as `self.training` is."""
+    """An argument of a step with one value in training and another in evaluation, such as `self.training`."""
 
     training: Any
     evaluation: Any
 
 
 class Here(Enum):
-    """Stands for the device on which a layer's inputs lie, among a step's arguments."""
+    """An argument of a step that stands for the device of the layer's inputs."""
 
     DEVICE = "device"
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One of torch's own operators by its name ("aten.linear.default"), which pickles as the operator does not."""
+    """One of torch's own operators by name ("aten.linear.default"), because the operator itself cannot be pickled."""
 
     name: str
 
@@ -40,7 +40,7 @@ class Operator:
         return self.name.split(".")[1]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the operator gives."""
+        """Call the operator."""
         return _operator(self.name)(*args, **kwargs)
 
 
@@ -50,16 +50,18 @@ def _operator(name: str) -> Any:
 
 
 class Ref(str):
-    """The name of a value, among a step's arguments."""
+    """An argument of a step that names another step's value."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operator, `name` = `target`(`args`), as torch.fx writes it.
+    """One operator of a model, `name` = `target`(`args`), in the notation of torch.fx.
 
-    op: call_module, call_function, call_method or get_attr. inplace: whether it overwrites its first argument.
-    several: whether its value is known to be a tuple. within: the path of the module that calls it, where it is known
-    and has no children. gradients: whether it is computed with them, not under torch.no_grad.
+    op: call_module, call_function, call_method or get_attr.
+    inplace: whether the operator overwrites its first argument.
+    several: whether its value is known to be a tuple.
+    within: the path of the module that calls it, if that is known and has no children.
+    gradients: whether it is computed with gradients, not under torch.no_grad.
     """
 
     name: str
@@ -79,11 +81,11 @@ class Step:
 
     @cached_property
     def uses(self) -> list[str]:
-        """The values among its arguments."""
+        """The names of the values among the step's arguments."""
         return list(refs((self.args, self.kwargs)))
 
     def run(self, values: Mapping[str, Any], original: nn.Module, device: torch.device | None = None) -> Any:
-        """Its value, with the modules and parameters of `original`."""
+        """Compute the step's value with the modules and parameters of `original`."""
         if not self.gradients:
             with torch.no_grad():
                 return replace(self, gradients=True).run(values, original, device)
@@ -101,9 +103,11 @@ class Step:
 class Traced:
     """A model's operators.
 
-    inputs: names of what it takes, by `asked` in the model's own words; output: `Ref`s, alone or in tuples.
-    shapes: of values, where known: sizes, or names of sizes that differ from minibatch to minibatch. sizes: values that
-    are such sizes, and their names. sized: the steps that follow from the inputs' sizes alone, these among them.
+    inputs: the names of its input values; asked: the same by the arguments' names in the model's forward.
+    output: one `Ref`, or several in tuples.
+    shapes: the shapes of values, where known, with a name for a size that differs between minibatches.
+    sizes: the values that are such sizes, with the sizes' names.
+    sized: the steps that depend on the inputs' sizes only, including those that compute `sizes`.
     """
 
     inputs: tuple[str, ...]
@@ -116,18 +120,18 @@ class Traced:
 
 
 def attribute(model: nn.Module, path: str) -> Any:
-    """A parameter or buffer by its path."""
+    """The parameter or buffer at a path in a model."""
     parent, _, name = path.rpartition(".")
     return getattr(model.get_submodule(parent), name)
 
 
 def constant(value: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
-    """A tensor that the model makes itself; where a device is named, there."""
+    """A constant tensor that the model makes itself, moved to a device if one is given."""
     return value if device is None else value.to(device)
 
 
 def refs(value: Any) -> Iterator[str]:
-    """The values named in arguments."""
+    """The names of values in arguments, also within tuples, lists, dicts and slices."""
     if isinstance(value, Ref):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -140,7 +144,7 @@ def refs(value: Any) -> Iterator[str]:
 
 
 def mapped(value: Any, change: Any) -> Any:
-    """Arguments with every leaf changed."""
+    """Arguments with `change` applied to every leaf."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(mapped(item, change) for item in value))
     if isinstance(value, (tuple, list)):
@@ -154,7 +158,7 @@ def mapped(value: Any, change: Any) -> Any:
 
 
 def renamed(traced: Traced) -> Traced:
-    """Whoever uses a value after it was overwritten uses the operator's that did so."""
+    """The trace in which a step that uses an overwritten value names the value of the overwriting operator."""
     now: dict[str, str] = {}
     rename = lambda value: mapped(value, lambda leaf: Ref(now.get(leaf, leaf)) if isinstance(leaf, Ref) else leaf)  # noqa: E731
     steps = []
@@ -168,7 +172,7 @@ def renamed(traced: Traced) -> Traced:
 
 
 def filled(value: Any, values: Mapping[str, Any], training: bool, device: torch.device | None = None) -> Any:
-    """Arguments with the values in place of their names."""
+    """Arguments with values in place of their names, and with the present mode and device."""
 
     def change(leaf: Any) -> Any:
         if isinstance(leaf, Ref):
@@ -181,7 +185,7 @@ def filled(value: Any, values: Mapping[str, Any], training: bool, device: torch.
 
 
 def scalars(steps: Iterable[Step]) -> set[str]:
-    """Values that are sizes and the like: asked of a tensor, or calculated from such alone."""
+    """The names of values that are properties of tensors, such as sizes, or calculated only from such values."""
     names: set[str] = set()
     for step in steps:
         asked = step.called in SCALARS or (step.target is getattr and step.args[1] in SCALARS)

@@ -1,4 +1,4 @@
-"""A model's operators by torch.fx, which runs its forward once on stand-ins that write down what is done to them."""
+"""Trace a model by torch.fx, which runs the forward once on stand-ins that record the operators applied to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BACKWARD_HOOKS = tuple(name for name in HOOKS if "backward" in name)
 
 
 class _Value(fx.Proxy):
-    """torch.fx's, which remembers where `+=` and the like are in the forward, not `+`."""
+    """A proxy of torch.fx that marks augmented assignments (`+=` and the like), which torch.fx records as `+`."""
 
 
 def _augmented(plain: Any) -> Any:
@@ -40,9 +40,9 @@ for _target, _plain in PLAIN.items():
 
 
 class _Tracer(fx.Tracer):
-    """torch.fx's, which remembers the module in which it failed, and where gradients or autocast were off or on."""
+    """A tracer of torch.fx that notes the module in which it failed, and whether gradients and autocast were on."""
 
-    proxy_buffer_attributes = True  # else what is calculated from a buffer would be a constant of the trace
+    proxy_buffer_attributes = True  # else values computed from a buffer would be constants of the trace
 
     def __init__(self, whole: Sequence[str | type[nn.Module]]) -> None:
         super().__init__()
@@ -65,7 +65,9 @@ class _Tracer(fx.Tracer):
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         path = self.path_of_module(m)
         if not self.is_leaf_module(m, path) and any(getattr(m, name) for name in BACKWARD_HOOKS):
-            raise PipelagError(f"'{path}' has backward hooks, which a row of layers would leave out; move them inside")
+            raise PipelagError(
+                f"'{path}' has backward hooks, which the layers would leave out; move them into a module inside it"
+            )
         try:
             return super().call_module(m, forward, args, kwargs)
         except PipelagError:
@@ -86,18 +88,19 @@ def traced(
     output: str | None,
     left: Values | None = None,
 ) -> Traced:
-    """The operators of a model, in the mode (training or evaluation) that it is in; arguments as of `trace`.
+    """The operators of a model, in its present mode (training or evaluation); for other arguments see `trace`.
 
     Args:
-        left: is given the values that the call leaves in the model's attributes.
+        left: is filled with the values that the call leaves in the model's attributes.
 
     Raises:
-        PipelagError: a model that torch.fx cannot follow, or of which a row of layers would leave something out.
+        PipelagError: a model that torch.fx cannot trace, or that does something which a row of layers would leave out.
     """
     taken, fixed = _arguments(model, inputs)
     if any(getattr(model, name) for name in HOOKS):
         raise PipelagError(
-            f"{type(model).__name__} has hooks on the whole, which a row of layers would leave out; move them inside"
+            f"{type(model).__name__} has hooks on the whole model, which its layers would leave out; move them into a "
+            "module inside it"
         )
     graph, constants = _followed(model, _Tracer(whole), fixed, {} if left is None else left)
     for node in list(graph.nodes):
@@ -108,8 +111,8 @@ def traced(
     value = _tensors(model, _by_name(graph.output_node().args[0]), output)
     if any(node.meta["autocast"] != _autocast() for node in graph.nodes):
         raise PipelagError(
-            f"{type(model).__name__} computes a part of itself under autocast, which cannot be laid out in layers; "
-            "leave the precision to whoever trains it"
+            f"{type(model).__name__} uses autocast in its forward, which cannot be laid out in layers; "
+            "set the precision where the model is trained"
         )
     augmented = {node.name for node in graph.nodes if "augmented" in node.meta}
     steps = list(assigned_in_place(model, steps, value, augmented))
@@ -119,16 +122,19 @@ def traced(
 
 
 def _arguments(model: nn.Module, asked: Sequence[str]) -> tuple[set[str], dict[str, Any]]:
-    """Of a model's forward the names of the inputs, with defaults where they are asked for, and all other defaults."""
+    """The names of the inputs of a model's forward, and the defaults of its other arguments.
+
+    asked: arguments with defaults that are inputs as well.
+    """
     parameters = inspect.signature(model.forward).parameters.values()
     if isinstance(model, nn.DataParallel) or hasattr(model, "_orig_mod"):  # the latter: torch.compile's
-        raise PipelagError(f"{type(model).__name__} is around the model; give the model itself")
+        raise PipelagError(f"{type(model).__name__} wraps the model; give the model itself")
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        raise PipelagError(f"{type(model).__name__} takes any number of inputs; give its forward named ones")
+        raise PipelagError(f"{type(model).__name__} takes any number of inputs; give its forward named parameters")
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         raise PipelagError(
             f"{type(model).__name__} takes arguments of any name, as models of transformers do; give examples of its "
-            "inputs, linearise(model, inputs={'input_ids': tensor})"
+            "inputs: linearise(model, inputs={'input_ids': tensor})"
         )
     names = [p.name for p in parameters]
     for name in asked:
@@ -136,7 +142,7 @@ def _arguments(model: nn.Module, asked: Sequence[str]) -> tuple[set[str], dict[s
             raise unknown(f"input of {type(model).__name__}", name, names)
     fixed = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in asked}
     if len(fixed) == len(names):
-        those = f"name those it has: inputs=['{names[0]}']" if names else "let its forward take one"
+        those = f"name its inputs: inputs=['{names[0]}']" if names else "let its forward take an input"
         raise PipelagError(f"{type(model).__name__} has no input without a default; {those}")
     return set(names) - set(fixed), fixed
 
@@ -144,9 +150,10 @@ def _arguments(model: nn.Module, asked: Sequence[str]) -> tuple[set[str], dict[s
 def _followed(
     model: nn.Module, tracer: _Tracer, fixed: dict[str, Any], left: Values
 ) -> tuple[fx.Graph, dict[str, Any]]:
-    """The graph of a model's forward, and by name the tensors that this makes without looking at its input.
+    """The graph of a model's forward, and by name the tensors that the forward makes without its inputs.
 
-    torch.fx hangs these onto the model, and a forward may assign to its own modules: each gets back what it had.
+    torch.fx attaches these tensors to the model, and a forward may assign to its own modules; afterwards all modules
+    are as they were.
     """
     modules: dict[str, nn.Module] = dict(model.named_modules())
     for name in tracer.names:
@@ -174,7 +181,7 @@ def _followed(
 
 
 def _step(node: fx.Node, model: nn.Module, constants: Mapping[str, Any]) -> Step:
-    """What a node of the graph computes."""
+    """The step of a node of the graph."""
     if node.op == "get_attr" and (made := constants.get(str(node.target))) is not None:
         return Step(node.name, "call_function", constant, (made.detach(),), {})
     module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -184,37 +191,41 @@ def _step(node: fx.Node, model: nn.Module, constants: Mapping[str, Any]) -> Step
 
 
 def _by_name(arguments: Any) -> Any:
-    """Arguments of a node, with names in place of the nodes among them."""
+    """The arguments of a node, with names in place of nodes."""
     return mapped(arguments, lambda leaf: Ref(leaf.name) if isinstance(leaf, fx.Node) else leaf)
 
 
 def _idle(node: fx.Node) -> bool:
-    """Whether it only fetches what nobody uses."""
+    """Whether a node only fetches a value that no other node uses."""
     return not node.users and (node.op == "get_attr" or node.target is operator.getitem)
 
 
 def _tensors(model: nn.Module, value: Any, keep: str | None) -> Any:
-    """What a model gives, a `Ref` or a tuple of them; of values by name the one to keep."""
+    """A model's output as a `Ref` or a tuple of them; if the model returns values by name, the one to keep."""
     if keep is not None:
         if not isinstance(value, dict):
-            raise PipelagError(f"{type(model).__name__} gives no values by name to keep one; leave out output")
+            raise PipelagError(
+                f"{type(model).__name__} does not return values by name, so none can be chosen; leave out output"
+            )
         if keep not in value:
             raise unknown(f"output of {type(model).__name__}", keep, value)
         value = value[keep]
     value = tuple(value) if isinstance(value, list) else value
     if not isinstance(value, Ref) and not (isinstance(value, tuple) and all(isinstance(x, Ref) for x in value)):
-        what = "tuple of more than tensors" if isinstance(value, tuple) else type(value).__name__
-        one = f"; keep one: output='{next(iter(value), '')}'" if isinstance(value, dict) else ""
-        raise PipelagError(f"{type(model).__name__} returns a {what}; a tensor or a tuple of tensors is wanted{one}")
+        what = "tuple that holds something other than tensors" if isinstance(value, tuple) else type(value).__name__
+        one = f"; choose one of its values: output='{next(iter(value), '')}'" if isinstance(value, dict) else ""
+        raise PipelagError(
+            f"{type(model).__name__} returns a {what}; it should return a tensor or a tuple of tensors{one}"
+        )
     return value
 
 
 def refuse_assigned(model: nn.Module, buffers: Sequence[str]) -> None:
-    """Refuse a forward that puts other tensors into the place of its buffers."""
+    """Refuse a forward that replaces its buffers by other tensors."""
     if buffers:
         raise PipelagError(
-            f"{type(model).__name__} assigns its buffer '{buffers[0]}' in its forward, which a row of layers would "
-            "not; change the buffer in place (copy_)"
+            f"{type(model).__name__} assigns a new tensor to its buffer '{buffers[0]}' in its forward, which its "
+            "layers would not do; change the buffer in place (copy_)"
         )
 
 
@@ -229,13 +240,13 @@ def _untraceable(model: nn.Module, tracer: _Tracer, error: Exception) -> Pipelag
     place = tracer.failed_in or "its forward"
     return PipelagError(
         f"{type(model).__name__} cannot be traced by torch.fx: {place} fails{where}: {what}; "
-        "modules named in whole=(...), by path or class, are taken as one operator; with examples of its inputs, "
-        "inputs={'name': tensor}, torch.export lays out more"
+        "name the module in whole=(...), by path or class, to keep it as one operator, or give examples of the "
+        "model's inputs, inputs={'name': tensor}, with which torch.export lays out more models"
     )
 
 
 def _erase(graph: fx.Graph, node: fx.Node) -> None:
-    """A placeholder whose default was taken, and the checks that torch.fx made of it."""
+    """Erase a placeholder whose default is used, and the checks that torch.fx made of it."""
     for user in list(node.users):
         _erase(graph, user)
     graph.erase_node(node)
@@ -254,7 +265,7 @@ def _overwrites(step: Step, module: nn.Module | None) -> bool:
 
 
 def _overwritten(value: Any, path: str) -> bool:
-    """Whether what a trace left at a buffer's path is that buffer, changed in place (`self.count += 1`)."""
+    """Whether the value that a trace left at a buffer's path is this buffer, changed in place (`self.count += 1`)."""
     node: Any = value.node if isinstance(value, fx.Proxy) else None
     while node is not None and (node.target in OVERWRITING or "augmented" in node.meta):
         node = node.args[0]

@@ -1,4 +1,4 @@
-"""What is said where a model of the suite cannot take the inputs that it is given."""
+"""Report in one sentence that a model of the suite cannot take its inputs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from pipelag.errors import PipelagError
 
 @contextmanager
 def taking(name: str, what: str) -> Iterator[None]:
-    """Around a pass of that model over those inputs: what its layers raise becomes a sentence.
+    """Turn exceptions of a model's layers into one sentence; used around a pass of the model.
 
-    What a user's own model raises keeps its traceback.
+    Exceptions of a user's own model keep their traceback.
+
+    Args:
+        name: the model's name.
+        what: the inputs, in words.
 
     Raises:
-        PipelagError: the model cannot take them.
+        PipelagError: the model cannot take these inputs.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A model as a list of operators in an order in which they run, by torch.fx or torch.export, in both modes as one."""
+"""Trace a model into one list of operators for training and evaluation, by torch.fx or torch.export."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ def trace(
     inputs: Sequence[str] | Mapping[str, Any] = (),
     output: str | None = None,
 ) -> Traced:
-    """The operators of a model in the order in which it calls them; arguments with defaults keep these.
+    """The operators of a model in the order in which it calls them. Arguments with defaults keep them.
 
     Args:
-        whole: modules, by path or class, to take as one operator each.
-        inputs: arguments with defaults that are inputs nevertheless; or examples of all inputs, and then it is
-            torch.export that traces.
-        output: the one to keep of what the model gives by name.
+        whole: modules, by path or class, that are each taken as one operator.
+        inputs: names of arguments with defaults that are inputs too; or examples of all inputs by name, with which
+            torch.export traces instead of torch.fx.
+        output: the name of the value to keep, if the model returns several by name.
 
     Raises:
-        PipelagError: control flow that depends on the data (where), a model that computes something else in training
-            than in evaluation, one that takes any number of inputs or returns no tensor or tuple of tensors, or one
-            that does what a row of layers would leave out: autocast, hooks, assigned buffers, counting in Python.
+        PipelagError: control flow that depends on the data (the message says where), a model that computes something
+            else in training than in evaluation, one that takes any number of inputs or returns no tensor or tuple of
+            tensors, or one that does what a row of layers would leave out: autocast, hooks, assigned buffers, counting
+            in Python.
     """
     if isinstance(inputs, Mapping):
         from pipelag.models.exporting import exported
@@ -46,7 +47,7 @@ def trace(
     try:
         traces = []
         for training in (True, False):
-            for module, mode in modes.items():  # in the model's own mode a frozen module stays frozen
+            for module, mode in modes.items():  # a frozen module stays frozen in the model's own mode
                 module.training = mode if training == usual else training
             traces.append(_settled(model, look))
     finally:
@@ -58,21 +59,27 @@ def trace(
         norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
         if isinstance(inputs, Mapping) and any(norm.training == model.training for norm in norms):
             raise PipelagError(
-                f"{type(model).__name__} has batch normalisation, which torch.export lays out only where it is frozen "
-                "(its .eval() called while the model is in training); without examples torch.fx lays it out"
+                f"{type(model).__name__} has batch normalisation, which torch.export lays out only if it is frozen "
+                "(.eval() on the norm while the model is in training mode); without examples, torch.fx lays it out"
             ) from None
         raise PipelagError(
-            f"{type(model).__name__} computes something else in training than in evaluation, which a row of layers "
-            "cannot; if it has auxiliary outputs, build it without them (aux_logits=False), and name modules that draw "
+            f"{type(model).__name__} computes something else in training than in evaluation, which its layers cannot "
+            "do; if it has auxiliary outputs, build it without them (aux_logits=False); name modules that draw "
             "random numbers themselves in whole=(...)"
         ) from None
 
 
 def _settled(model: nn.Module, look: Callable[..., Traced]) -> Traced:
-    """The trace of a call; `look` is given a dict for the values that the call leaves.
+    """The trace of a model's forward, if it is the same for every call.
 
-    A forward that changes a value so that its next call is another is refused: a row does what the first one did. What
-    a call has only found out, such as the longest sequence, the next one leaves as it is.
+    A row of layers does in every call what the first call did. So a forward is refused if it changes a Python value and
+    the next call changes it again or runs other operators. A value that only the first call sets, such as the longest
+    sequence, is allowed.
+
+    look: traces a call, and fills the dict `left` with the values that the call leaves in the model's attributes.
+
+    Raises:
+        PipelagError: calls differ.
     """
     before, left, later = values_of(model), Values(), Values()
     with unchanged_attributes(model):
@@ -85,27 +92,32 @@ def _settled(model: nn.Module, look: Callable[..., Traced]) -> Traced:
             changed = differing(left, later) or ("" if _alike(first, again) else changed)
     if changed:
         raise PipelagError(
-            f"{type(model).__name__} changes '{changed}' in its forward, which a row of layers would not; let every "
-            "call be the same, or hold it in a buffer and change that in place (add_)"
+            f"{type(model).__name__} changes '{changed}' in its forward, which its layers would not do; make every "
+            "call the same, or hold the value in a buffer and change it in place (add_)"
         )
     return first
 
 
 def _alike(first: Traced, second: Traced) -> bool:
-    """Whether two traces in one mode are of the same operators with the same arguments."""
+    """Whether two traces in one mode have the same operators with the same arguments."""
     try:
-        _merged(first, second), _merged(second, first)  # what may differ by mode may so in one order alone
+        _merged(first, second), _merged(second, first)  # differences that depend on the mode pass in one order only
     except _Differs:
         return False
     return True
 
 
 class _Differs(Exception):
-    """The two traces are not of the same operators."""
+    """Two traces do not have the same operators."""
 
 
 def _merged(training: Traced, evaluation: Traced) -> Traced:
-    """Where the two differ in a True and a False, or in a share of dropout and none, a `ByMode`."""
+    """Merge the traces of both modes: arguments that differ as True and False, or as a rate of dropout and 0, become a
+    `ByMode`.
+
+    Raises:
+        _Differs: the traces differ in something else.
+    """
     if len(training.steps) != len(evaluation.steps) or training.output != evaluation.output:
         raise _Differs
     steps = []

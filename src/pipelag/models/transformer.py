@@ -1,9 +1,9 @@
-"""The encoder-decoder Transformer (Vaswani et al., 2017), cut as finely as PipeMare does: a layer per weight.
+"""The encoder-decoder Transformer (Vaswani et al., 2017), with one layer per weight as in PipeMare.
 
-Six encoder and six decoder blocks have 36 + 54 weighted operators with the projections of query, key and value fused,
-and with two embeddings and the output projection 93 layers (PipeMare section 4.1). Layers are normalised after the
-residual sum, as in fairseq's `transformer_iwslt_de_en`. What crosses a boundary is a tuple: the tensor at work, what
-the residual sum needs, the encoder's output, the mask of padding, the target words that the decoder has yet to embed.
+With the projections of query, key and value fused, six encoder and six decoder blocks have 36 + 54 weighted operators.
+With two embeddings and the output projection these make 93 layers (PipeMare section 4.1). Layers are normalised after
+the residual sum, as in fairseq's `transformer_iwslt_de_en`. A tuple crosses each boundary: the tensor at work, what the
+residual sum needs, the encoder's output, the padding mask, and the target words that the decoder has yet to embed.
 `split` cuts every weight into equal parts of its outputs, each a layer: 186 for split = 2 (PipeMare Figure 8).
 """
 
@@ -20,11 +20,11 @@ from pipelag.errors import PipelagError
 from pipelag.models.attention import dot_product_attention
 from pipelag.models.operators import Operator, Tensors, outputs_of, parts_of, share
 
-FIRST = 2  # fairseq counts places from the number of its padding word on
+FIRST = 2  # the first position: fairseq counts positions from the number after its padding word
 
 
 def positions(length: int, size: int, device: torch.device) -> torch.Tensor:
-    """Sinusoids (length, size) as fairseq has them: all sines, then all cosines, places counted from 2."""
+    """The sinusoids of positions, (length, size), as in fairseq: all sines, then all cosines, positions from 2 on."""
     half = size // 2
     rate = torch.exp(torch.arange(half, device=device) * (-math.log(10_000.0) / (half - 1)))
     angles = torch.arange(FIRST, FIRST + length, device=device).unsqueeze(1) * rate
@@ -32,7 +32,10 @@ def positions(length: int, size: int, device: torch.device) -> torch.Tensor:
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, hidden: torch.Tensor | None) -> torch.Tensor:
-    """Multi-head attention of (N, T, size) over (N, S, size); `hidden` (N, S) hides padding, none: what comes later."""
+    """Multi-head attention of (N, T, size) over (N, S, size).
+
+    hidden: (N, S), the padding, to which nothing attends; None: no position attends to later ones.
+    """
     n, t, size = q.shape
     q, k, v = (x.view(n, x.shape[1], heads, size // heads).transpose(1, 2) for x in (q, k, v))
     if hidden is None:
@@ -43,9 +46,10 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, heads: int, hidden
 
 
 class Embedding(Operator):
-    """Words to vectors with their places: (source, target) -> (x, padding, target); in the decoder (y, x, padding).
+    """The embedding of words and their positions.
 
-    The first works on the source and hands the target on; the second, in the decoder, embeds the target.
+    In the encoder it embeds the source and passes the target on: (source, target) -> (x, padding, target). In the
+    decoder it embeds the target: (x, padding, target) -> (y, x, padding).
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class Embedding(Operator):
         super().__init__(label, nn.Embedding(words, size, padding_idx=padding))
         nn.init.normal_(self.module.weight, std=size**-0.5)  # type: ignore[arg-type]
         self.size, self.decoder, self.dropout = size, decoder, nn.Dropout(dropout)
-        self.reads_target = decoder  # a translation is encoded once (`pipelag.runs.text_metrics.search`)
+        self.reads_target = decoder  # `pipelag.runs.text_metrics.search` encodes a sentence once, up to this layer
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
         """The words of this side."""
@@ -64,11 +68,11 @@ class Embedding(Operator):
         return value[0], value
 
     def vectors(self, words: torch.Tensor) -> torch.Tensor:
-        """(N, T) -> (N, T, size)."""
+        """The vectors of words and their positions: (N, T) -> (N, T, size)."""
         return self.placed(self.module(words))
 
     def placed(self, x: torch.Tensor) -> torch.Tensor:
-        """Scaled, with their places."""
+        """The vectors of words scaled, with those of their positions added."""
         vectors: torch.Tensor = self.dropout(x * math.sqrt(self.size) + positions(x.shape[1], self.size, x.device))
         return vectors
 
@@ -81,7 +85,7 @@ class Embedding(Operator):
 
 
 class QKV(Operator):
-    """The fused projection: (x, ...) -> (q k v, x, ...)."""
+    """The fused projection to queries, keys and values: (x, ...) -> (q k v, x, ...)."""
 
     def __init__(self, label: str, size: int) -> None:
         super().__init__(label, nn.Linear(size, 3 * size))
@@ -89,7 +93,7 @@ class QKV(Operator):
 
 
 class CrossQKV(QKV):
-    """Queries of the decoder, keys and values of the encoder, one fused weight: (y, x, ...) -> (q, k v, y, x, ...).
+    """Queries from the decoder, keys and values from the encoder, one fused weight: (y, x, ...) -> (q, k v, y, x, ...).
 
     A part has its share of the queries, of the keys and of the values.
     """
@@ -105,7 +109,7 @@ class CrossQKV(QKV):
         return q, F.linear(rest[1], weight[size:], bias[size:])  # type: ignore[index, arg-type]
 
     def join(self, products: Tensors) -> Tensors:
-        """Queries with queries, keys with keys, values with values."""
+        """Join the parts' queries, their keys, and their values."""
         if len(products) == self.width:
             return products
         keys, values = zip(*(kv.chunk(2, -1) for kv in products[1::2]), strict=True)
@@ -126,14 +130,14 @@ class Attention(Operator):
         self.heads, self.kind = heads, kind
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
-        """Attended, by all heads."""
+        """The result of attention over all heads."""
         if self.kind == "cross":
             q, kv, *rest = value
             k, v = kv.chunk(2, -1)
         else:
             qkv, *rest = value
             q, k, v = qkv.chunk(3, -1)
-        # the encoder's state is (x, padding, target), the decoder's (y, x, padding)
+        # The encoder's state is (x, padding, target), the decoder's (y, x, padding).
         hidden = {"encoder": rest[1], "cross": rest[-1], "causal": None}[self.kind]
         return attend(q, k, v, self.heads, hidden), tuple(rest)
 
@@ -146,7 +150,7 @@ class Norm(Operator):
         self.dropout = nn.Dropout(dropout)
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
-        """The sum."""
+        """The residual sum."""
         added, x, *rest = value
         return x + self.dropout(added), tuple(rest)
 
@@ -171,7 +175,7 @@ class Narrow(Operator):
         nn.init.xavier_uniform_(self.module.weight)  # type: ignore[arg-type]
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
-        """What was widened."""
+        """The widened tensor, and the rest."""
         return value[0], value[1:]
 
 
@@ -184,11 +188,14 @@ class Scores(Operator):
 
     @property
     def by_place(self) -> bool:
-        """Whether the first tensor's places are independent (`pipelag.runs.text_metrics.search`): not in parts."""
+        """Whether the layer works on each position of its first tensor separately; its parts do not count as such.
+
+        See `pipelag.runs.text_metrics.search`.
+        """
         return self.of == 1
 
     def prepare(self, value: Tensors) -> tuple[torch.Tensor, Tensors]:
-        """The decoder's output alone."""
+        """The decoder's output only."""
         return value[0], ()
 
     def finish(self, product: Tensors, rest: Tensors) -> torch.Tensor:
@@ -197,7 +204,7 @@ class Scores(Operator):
 
 
 def check_size(size: int, heads: int) -> None:
-    """Refuse a size that the heads do not divide, or of which positions have no sines and cosines: odd, or 2."""
+    """Refuse a size that the heads do not divide, or for which `positions` has no sines and cosines: odd, or 2."""
     if size % heads or size % 2 or size < 4:
         raise PipelagError(f"the size must be even, 4 or more, and divisible by the {heads} heads, not {size}")
 
@@ -214,14 +221,14 @@ def transformer(
 ) -> nn.Sequential:
     """A Transformer with `blocks` encoder and `blocks` decoder blocks; takes (source, target), each int64 (N, T).
 
-    The defaults are fairseq's `transformer_iwslt_de_en` with the vocabularies of its IWSLT14 recipe; three embeddings
-    of their own, since a weight can belong to one stage only.
+    The defaults are those of fairseq's `transformer_iwslt_de_en` with the vocabularies of its IWSLT14 recipe. The two
+    embeddings and the output projection share no weights, because a weight can belong to one stage only.
 
     Args:
-        split: parts of every weight, each a layer; the network stays the same.
+        split: the number of parts of every weight, each a layer; the network stays the same.
 
     Raises:
-        PipelagError: a size that the heads do not divide, or an odd one; more parts than a weight has outputs.
+        PipelagError: the size is odd, or the heads do not divide it; a weight has fewer outputs than parts.
     """
     check_size(size, heads)
     if not 1 <= split <= min(size, hidden, target_words):
@@ -237,7 +244,7 @@ def transformer(
 
 
 def attention(name: str, kind: str, size: int, heads: int, dropout: float) -> list[Operator]:
-    """Three layers: the fused projection, attention with its output projection, the residual sum normalised."""
+    """Three layers: the fused projection, attention with its output projection, the normalised residual sum."""
     project = CrossQKV if kind == "cross" else QKV
     return [
         project(f"{name} {kind} q k v", size),
@@ -247,7 +254,7 @@ def attention(name: str, kind: str, size: int, heads: int, dropout: float) -> li
 
 
 def feed(name: str, size: int, hidden: int, dropout: float) -> list[Operator]:
-    """Three layers: two linear ones, the residual sum normalised."""
+    """Three layers: two linear layers and the normalised residual sum."""
     return [
         Widen(f"{name} linear 1", size, hidden),
         Narrow(f"{name} linear 2", size, hidden),
@@ -256,11 +263,11 @@ def feed(name: str, size: int, hidden: int, dropout: float) -> list[Operator]:
 
 
 def encoder_block(name: str, size: int, hidden: int, heads: int, dropout: float) -> list[Operator]:
-    """Six layers on (x, padding, ...)."""
+    """The six layers of an encoder block, on (x, padding, ...)."""
     return attention(name, "encoder", size, heads, dropout) + feed(name, size, hidden, dropout)
 
 
 def decoder_block(name: str, size: int, hidden: int, heads: int, dropout: float) -> list[Operator]:
-    """Nine layers on (y, x, padding)."""
+    """The nine layers of a decoder block, on (y, x, padding)."""
     causal, cross = (attention(name, kind, size, heads, dropout) for kind in ("causal", "cross"))
     return causal + cross + feed(name, size, hidden, dropout)

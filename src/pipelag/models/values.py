@@ -1,4 +1,4 @@
-"""What a model's modules hold as plain values of Python: a forward may change them, and a row of layers would not."""
+"""Plain Python values in a model's modules: a forward may change them, but a row of layers would not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Values = dict[tuple[str, str], Any]  # by a module's path and an attribute
 
 @contextmanager
 def unchanged_attributes(model: nn.Module) -> Iterator[None]:
-    """What happens inside leaves the modules' attributes as they are, and which tensors are their buffers."""
+    """Restore the modules' attributes and buffers afterwards: which they are, not the contents of tensors."""
     kept = [(module, vars(module).copy(), module._buffers.copy()) for module in model.modules()]
     try:
         yield
@@ -27,7 +27,7 @@ def unchanged_attributes(model: nn.Module) -> Iterator[None]:
 
 
 def values_of(model: nn.Module) -> Values:
-    """The attributes of its modules that are plain values of Python."""
+    """The attributes of a model's modules that are plain Python values."""
     return {
         (path, name): value
         for path, module in model.named_modules()
@@ -37,7 +37,7 @@ def values_of(model: nn.Module) -> Values:
 
 
 def differing(before: Values, after: Values) -> str:
-    """The first attribute with another value, if any; what is no plain value any more does not count."""
+    """The path of the first attribute whose value differs, or an empty text; only plain values after count."""
     for key, value in after.items():
         if key not in before or (before[key] is not value and before[key] != value):  # NaN is itself
             return ".".join(filter(None, key))

@@ -1,8 +1,8 @@
 """VGG-16 (Simonyan and Zisserman, 2014), 13 convolutions and 3 linear layers: sixteen numbered layers.
 
-Batch norm after every convolution and dropout throughout, as the stale-weights paper trains it on CIFAR-10 (appendix A;
-it gives no rates, these are Liu and Deng's, 2015: 0.3 after the first convolution, 0.4 between those of a group, 0.5
-around the linear layers).
+It has batch norm after every convolution and dropout throughout, as the stale-weights paper trains it on CIFAR-10
+(appendix A). The paper gives no rates; these are Liu and Deng's (2015): 0.3 after the first convolution, 0.4 between
+those of a group, 0.5 around the linear layers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def vgg16(
     hidden: int = 512,
     dropout: float = 1.0,
 ) -> nn.Sequential:
-    """VGG-16 on `size` x `size` images, 32 or more.
+    """VGG-16 on images of `size` x `size` pixels, 32 or more.
 
     Args:
         hidden: width of the two hidden linear layers: 512 for CIFAR, 4096 in the ImageNet original.
-        dropout: scales all dropout rates; 0 is none.
+        dropout: a factor on all dropout rates; 0: no dropout.
     """
     at_least("VGG-16", size, 32)
     layers: list[nn.Module] = []

@@ -1,1 +1,1 @@
-"""PipeDream's planner: clusters, plans, the hierarchical dynamic program, published profiles."""
+"""PipeDream's partitioner: clusters, plans, the hierarchical dynamic program, published profiles."""

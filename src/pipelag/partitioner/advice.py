@@ -1,4 +1,4 @@
-"""Every method over the plans that suit it, timed, with its memory and staleness: `pipelag advise` chooses from it."""
+"""Time every method over the plans that suit it, with its memory and staleness, for `pipelag advise` to choose from."""
 
 from __future__ import annotations
 
@@ -24,12 +24,17 @@ Clock = dict[tuple[Any, ...], float]
 
 @dataclass(frozen=True)
 class Choice:
-    """A method over a plan.
+    """A method over a plan, with its time, memory and staleness.
 
-    plan: of data parallelism one stage on all GPUs. microbatches: equal parts of a minibatch. recompute: whether
-    backwards run the forwards again. seconds: per minibatch of `batch` samples. memory: per stage, of one of its GPUs.
-    fits, fits_recomputing: into a GPU's memory, as it is and with recomputation. staleness, stale_backward: per stage,
-    in minibatches. updates: per stage, the minibatches whose mean gradient makes an update.
+    plan: the stages; for data parallelism one stage on all GPUs.
+    batch: samples of a minibatch.
+    microbatches: the equal parts of a minibatch.
+    recompute: whether backwards run the forwards again.
+    seconds: time per minibatch.
+    memory: per stage, what one of its GPUs holds.
+    fits, fits_recomputing: whether that fits into a GPU's memory, without and with recomputation.
+    staleness, stale_backward: per stage, the minibatches whose updates its forwards (backwards) miss.
+    updates: per stage, the minibatches whose mean gradient makes an update.
     """
 
     method: Method
@@ -52,12 +57,12 @@ class Choice:
 
     @property
     def fullest(self) -> StageMemory:
-        """The stage whose GPUs hold most."""
+        """The memory of the stage whose GPUs hold the most."""
         return max(self.memory, key=StageMemory.total)
 
     @property
     def usable(self) -> bool:
-        """Whether it fits in the form in which it is timed."""
+        """Whether the choice fits into memory in the form in which it is timed, with or without recomputation."""
         return self.fits_recomputing if self.recompute else self.fits
 
     @property
@@ -67,7 +72,7 @@ class Choice:
 
     @property
     def config(self) -> str:
-        """The plan as PipeDream writes it; one GPU and a divided minibatch by their own words."""
+        """The plan as PipeDream writes it, but "1 GPU", and "divided over N" for a minibatch divided over N GPUs."""
         if self.method.data_parallel and max(self.updates) == 1:
             return f"divided over {self.plan.workers}"
         return "1 GPU" if self.plan.workers == 1 else self.plan.config
@@ -76,15 +81,16 @@ class Choice:
 def choices(
     ground: Ground, microbatches: int | None = None, one_minibatch: bool = False
 ) -> tuple[list[Choice], dict[str, str]]:
-    """Every registered method that a schedule can time, over the partitioner's plans that may be its quickest;
-    recomputing where it fits so alone.
+    """Time every registered method that follows a schedule, over those of the partitioner's plans that may suit it.
+
+    A method recomputes activations if it fits into memory only with recomputation.
 
     Args:
-        microbatches: of methods that split a minibatch; none: as few as fill the pipeline (`parts_of`).
-        one_minibatch: only plans whose every update is of one minibatch, so without replicas that take turns.
+        microbatches: of a minibatch, for methods that split it; None: as few as fill the pipeline (`parts_of`).
+        one_minibatch: only plans in which every update is of one minibatch, so without replicas that take turns.
 
     Returns:
-        The choices, and by name why a method has none.
+        The choices, and for each method without a choice the reason, by the method's name.
 
     Raises:
         PipelagError: a profile whose layers take no time.
@@ -113,7 +119,7 @@ def choices(
 
 
 def best(among: Iterable[Choice]) -> list[Choice]:
-    """Of each method the fastest choice that fits; where none does, the one that holds least."""
+    """For each method the fastest choice that fits into memory or, where none does, the one that holds the least."""
     by_method: dict[str, list[Choice]] = {}
     for choice in among:
         by_method.setdefault(choice.method.name, []).append(choice)
@@ -121,15 +127,17 @@ def best(among: Iterable[Choice]) -> list[Choice]:
 
 
 def preference(choice: Choice) -> tuple[bool, float, float]:
-    """What fits before what does not; then by time, or by memory."""
+    """A sort key: choices that fit come first, by time and then memory; the others follow, by memory."""
     held = choice.fullest.total()
     return not choice.usable, float(f"{choice.seconds:.6g}") if choice.usable else held, held
 
 
 def plans_of(ground: Ground) -> Iterator[Plan]:
-    """The partitioner's plans of two stages and more, the quickest by its costs first: with replicas, over several
-    levels also the best without regard to them, then straight; the same for times with recomputation; those that keep
-    PipeDream's memory within a GPU's come last.
+    """The partitioner's plans of two or more stages, each once.
+
+    First come the plans for the profile's times: the best with replicas, over several levels also the best for the
+    collapsed cluster, and the best straight plan. Then come the same for times with recomputation, and last the best
+    plans whose memory under PipeDream's weight stashing fits a GPU.
     """
     profile, cluster = ground.profiles.at(ground.batch), ground.cluster
     seen: set[tuple[PlanStage, ...]] = set()
@@ -167,12 +175,12 @@ def _choices(
     check_own_workers(method)
     layers = len(ground.profiles.at(ground.batch).layers)
     alone = [] if method.pipelined else [Plan((PlanStage(1, layers),))]
-    refused = PipelagError("there are not two GPUs and two layers to pipeline over")
+    refused = PipelagError("a pipeline needs at least two GPUs and two layers")
     any_timed, quickest = False, inf
     for plan in [*alone, *plans]:
         parts = parts_of(method, len(plan.stages), ground.batch, microbatches)
         if max(stage.replicas for stage in plan.stages) > 1 and (parts > 1 or not method.pipelined):
-            continue  # replicas take whole minibatches, and in turn
+            continue  # replicas take turns with whole minibatches
         try:
             arm = Arm.of(method.name, {"method": method.name, "microbatches": parts})
             arm.check(len(plan.stages), ground.batch)
@@ -184,19 +192,19 @@ def _choices(
             continue
         any_timed = True
         yield choice
-        if choice.usable:  # others may be quicker still: what the partitioner counts is not all that takes time
+        if choice.usable:  # a later plan may be quicker still: the partitioner does not count all that takes time
             quickest = min(quickest, choice.seconds)
     if not any_timed:
         raise refused
 
 
 def computing(ground: Ground, plan: Plan, parts: int) -> float:
-    """Seconds that a plan's slowest stage computes for a minibatch in so many parts: no schedule is quicker."""
+    """A lower bound on a minibatch's seconds under any schedule: how long the plan's slowest stage computes."""
     return parts * predict(ground.profiles.at(ground.batch // parts), flat(plan.workers), plan)
 
 
 def check_own_workers(method: Method) -> None:
-    """Refuse a method whose schedule gives a worker several stages: its memory is not counted."""
+    """Refuse a method whose schedule gives a worker several stages, because its memory is not counted."""
     for microbatches in (1, 4):
         try:
             schedule = method.schedule(4, 2, microbatches)
@@ -204,14 +212,15 @@ def check_own_workers(method: Method) -> None:
             continue
         if len({schedule.owners["F", stage] for stage in range(1, 5)}) == 4 or not method.pipelined:
             return
-    raise PipelagError("its workers have several stages each, and their memory is not counted")
+    raise PipelagError("its workers hold several stages each, whose memory cannot be counted")
 
 
 def parts_of(method: Method, stages: int, batch: int, microbatches: int | None) -> int:
-    """Into how many microbatches a method splits a minibatch: one where it need not, and loses nothing by that.
+    """The number of microbatches into which a method splits a minibatch.
 
-    A method that takes no whole minibatch, or whose updates wait for all microbatches (no staleness), splits it: as
-    asked, or else into the fewest equal parts that are as many as there are stages.
+    It is 1 for a method that does not pipeline, or that pipelines whole minibatches. A method that cannot do so, or
+    whose updates wait for all microbatches (no staleness), splits a minibatch into `microbatches` or, by default, into
+    the smallest number of equal parts that is at least the number of stages.
     """
     if not method.pipelined:
         return 1
@@ -228,11 +237,10 @@ def parts_of(method: Method, stages: int, batch: int, microbatches: int | None) 
 
 
 def timed(laid: Laid, clock: Clock) -> Choice:
-    """The choice over one plan; recomputing where it fits so alone, for otherwise that only takes longer.
+    """Time a method over one plan; it recomputes activations if it fits into memory only with recomputation.
 
     Args:
-        clock: seconds found before: methods that differ in what passes read take equally long where weights move for
-            nothing.
+        clock: the seconds found before. Where moving weights is free, methods of one schedule take equally long.
     """
     samples, recomputing = laid.ground.batch // laid.parts, laid.recomputing()
     memory, memory_recomputing = (tuple(form.memory(samples)) for form in (laid, recomputing))
@@ -259,8 +267,10 @@ def timed(laid: Laid, clock: Clock) -> Choice:
 
 
 def replicated(arm: Arm, ground: Ground) -> Iterator[Choice]:
-    """Data parallelism: a minibatch divided over all GPUs, and a minibatch on each; gradients are summed in a ring
-    while the backward runs. Recomputing would hold as much: one pass is under way on a GPU, and all of it is kept.
+    """Two choices of data parallelism: a minibatch divided over all GPUs, if it can be, and one minibatch on each.
+
+    Gradients are summed in a ring while the backward runs. Recomputation would save no memory, because a GPU has one
+    pass under way and would keep all its activations.
     """
     count = ground.cluster.workers
     replicas = Replicated(arm, ground, count)
@@ -277,5 +287,5 @@ def replicated(arm: Arm, ground: Ground) -> Iterator[Choice]:
 
 
 def fit(held: Iterable[StageMemory], ground: Ground) -> bool:
-    """Whether every stage fits into a GPU."""
+    """Whether every stage fits into a GPU's memory."""
     return max(stage.total() for stage in held) <= ground.memory

@@ -19,7 +19,7 @@ from pipelag.typed import MOST_WORKERS, Typed, checked
 
 
 class LevelOptions(Typed):
-    """A level in a file: bytes per second, seconds per message."""
+    """A level in a file: its workers, bytes per second, and seconds per message."""
 
     workers: int = Field(ge=1, le=MOST_WORKERS)
     bandwidth: float = Field(gt=0, le=1e18)
@@ -27,7 +27,7 @@ class LevelOptions(Typed):
 
 
 class ClusterOptions(Typed):
-    """A cluster in a file: bytes of a worker, where they are limited."""
+    """A cluster in a file: its levels, and the bytes of a worker's memory (None: no limit)."""
 
     levels: list[LevelOptions] = Field(min_length=1, max_length=4)
     memory: float | None = Field(default=None, gt=0, le=1e18)
@@ -37,16 +37,15 @@ class ClusterOptions(Typed):
     def _fits(self) -> ClusterOptions:
         workers = prod(level.workers for level in self.levels)
         if workers > MOST_WORKERS:
-            raise ValueError(
-                f"{workers:,} workers are more than a plan can be searched for; the limit is {MOST_WORKERS:,}"
-            )
+            raise ValueError(f"{workers:,} workers are too many for the search; the limit is {MOST_WORKERS:,}")
         return self
 
 
 @dataclass(frozen=True)
 class Level:
-    """`workers` components of the level below, joined by links of `bandwidth` bytes per second (m_k and B_k).
+    """One level of a cluster: `workers` components of the level below (m_k), joined by links.
 
+    bandwidth: bytes per second of a link (B_k).
     latency: seconds that every message takes besides, from GPU to GPU. The paper's cost has none (section 3.1).
     """
 
@@ -69,7 +68,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Levels from the innermost (GPUs of a server) outwards; `memory` bytes per worker, unlimited by default."""
+    """The workers to plan for.
+
+    levels: from the innermost (the GPUs of a server) outwards.
+    memory: bytes per worker; unlimited by default.
+    """
 
     levels: tuple[Level, ...]
     memory: float = field(default=inf)
@@ -79,18 +82,19 @@ class Cluster:
             raise PipelagError("a cluster needs at least one level of workers")
         if not (isinstance(self.levels, (tuple, list)) and all(isinstance(level, Level) for level in self.levels)):
             raise PipelagError(
-                f"a cluster's levels are Level(workers, bandwidth), not {shown(self.levels)}; Cluster.of takes mappings"
+                f"a cluster's levels should each be a Level(workers, bandwidth), not {shown(self.levels)}; use "
+                "Cluster.of for mappings"
             )
         if not (isinstance(self.memory, Real) and self.memory > 0):
             raise PipelagError(f"a worker's memory must be above 0 bytes, not {shown(self.memory)}")
 
     @property
     def workers(self) -> int:
-        """m_1 x m_2 x ...: all workers."""
+        """The number of all workers, m_1 x m_2 x ..."""
         return prod(level.workers for level in self.levels)
 
     def collapsed(self) -> Cluster:
-        """The same workers on one level, with the slowest links: there a stage may have any number of replicas.
+        """The same workers on one level with the slowest links, so that a stage may have any number of replicas.
 
         The hierarchical recurrence replicates whole servers, so it cannot express a plan such as 15-1 on 4x4.
         """
@@ -98,7 +102,7 @@ class Cluster:
         return Cluster((Level(self.workers, link.bandwidth, link.latency),), self.memory)
 
     def first(self, workers: int) -> Cluster:
-        """The part that so many workers fill, server by server; with more servers than it has where they are needed."""
+        """The part of the cluster that so many workers fill, server by server; it may need further servers."""
         levels: list[Level] = []
         left = workers
         for number, level in enumerate(self.levels, start=1):
@@ -110,7 +114,7 @@ class Cluster:
         return Cluster(tuple(levels), self.memory)
 
     def link(self, first: int, last: int) -> Topology:
-        """The slowest one among workers `first` to `last` (from 0, numbered server by server).
+        """The slowest link among workers `first` to `last` (numbered from 0, server by server).
 
         A message that crosses several levels has the smallest of their bandwidths and the largest of their latencies.
         """
@@ -123,29 +127,33 @@ class Cluster:
         return slowest(crossed)
 
     def line(self, workers: int) -> Cluster:
-        """Exactly so many workers of it on one level, joined by the slowest link among them: for a straight plan."""
+        """Exactly so many workers of the cluster on one level, joined by their slowest link, for a straight plan."""
         link = self.first(workers).link(0, workers - 1)
         return flat(workers, link.bandwidth, link.latency)
 
     def without_latency(self) -> Cluster:
-        """The cluster as the paper's cost knows it (section 3.1)."""
+        """The cluster without latencies, as in the paper's cost (section 3.1)."""
         return replace(self, levels=tuple(replace(level, latency=0.0) for level in self.levels))
 
     def between(self, before: range, after: range) -> Topology:
-        """The slowest link that minibatches take from one stage's workers to the next one's.
+        """The slowest link that minibatches take from one stage's workers (`before`) to the next one's (`after`).
 
-        Minibatch m goes from replica m mod |before| to replica m mod |after|: all pairs whose numbers differ by a
-        multiple of the counts' greatest common divisor. Of such a class the two that lie furthest apart are slowest.
+        Minibatch m goes from replica m mod |before| to replica m mod |after|. So the pairs that communicate are those
+        whose numbers are equal modulo the greatest common divisor of |before| and |after|. Among the pairs of one
+        residue, the two workers furthest apart have the slowest link.
         """
         classes = gcd(len(before), len(after))
         return slowest(self.link(before[k], after[len(after) - classes + k]) for k in range(classes))
 
     @classmethod
     def of(cls, content: Mapping[str, Any], workers: int | None = None) -> Cluster:
-        """From {levels: [{workers, bandwidth, latency}, ...], memory}; raises `PipelagError` for anything else.
+        """A cluster from a mapping {levels: [{workers, bandwidth, latency}, ...], memory}.
 
         Args:
-            workers: refuse a cluster of another size.
+            workers: the number of workers that the cluster should have; None: any.
+
+        Raises:
+            PipelagError: the mapping does not fit, or the cluster has another number of workers.
         """
         options = checked(ClusterOptions, content, "key of a cluster")
         cluster = cls(
@@ -160,7 +168,7 @@ class Cluster:
 
     @classmethod
     def load(cls, path: Path | str, workers: int | None = None) -> Cluster:
-        """Read a YAML file."""
+        """Read a cluster from a YAML file; see `of`."""
         expect("the cluster's file", path, (str, PathLike), "a path")
         content = read_yaml(Path(path), "a cluster file")
         if not isinstance(content, dict):
@@ -172,12 +180,12 @@ class Cluster:
 
 
 def flat(workers: int, bandwidth: float = inf, latency: float = 0.0) -> Cluster:
-    """One level of equal workers."""
+    """A cluster with one level of equal workers."""
     return Cluster((Level(workers, bandwidth, latency),))
 
 
 def slowest(links: Iterable[Level | Topology]) -> Topology:
-    """As slow as the slowest: of levels that a message crosses, or of links that there are. Of none: no limits."""
+    """A link as slow as the slowest of these, with the least bandwidth and the largest latency; of none: no limits."""
     among = list(links)
     return Topology(
         min((link.bandwidth for link in among), default=inf), max((link.latency for link in among), default=0.0)
@@ -185,15 +193,15 @@ def slowest(links: Iterable[Level | Topology]) -> Topology:
 
 
 def paper_seconds(size: float, workers: int, bandwidth: float) -> float:
-    """The communication term as the recurrence prints it, 2 (m-1) |w| / B: m times the ring's (ambiguity C4).
+    """The seconds of summing gradients as PipeDream's recurrence prints them: 2 (m-1) |w| / B, without latency.
 
-    It has no latency, as the paper has none.
+    This is m times what a ring of m workers takes (ambiguity C4).
     """
     return summed_bytes(size, workers) / bandwidth
 
 
 def server_seconds(size: float, workers: int, bandwidth: float, latency: float = 0.0) -> float:
-    """A parameter server on one of the workers: its link carries all gradients, then all that goes back."""
+    """The seconds of summing gradients on one of the workers, whose link carries all gradients and then all sums."""
     return summed_bytes(size, workers) / bandwidth + summed_messages(workers) * latency * (size > 0)
 
 
@@ -202,19 +210,25 @@ GATHER = {"ring": ring_seconds, "server": server_seconds}
 
 
 def sync_of(name: str) -> Any:
-    """The cost of synchronising a stage's replicas, by name; refused where it is none."""
+    """The function for the cost of summing gradients among a stage's replicas, by name.
+
+    Raises:
+        PipelagError: an unknown name (the message names the nearest).
+    """
     if name not in SYNC:
         raise unknown("form of the communication cost", name, SYNC)
     return SYNC[name]
 
 
 def wait_free(backward: Sequence[float], sizes: Sequence[float], seconds: Any, before: float = 0.0) -> float:
-    """How long a backward takes with gradients sent as they become ready, last layer first (wait-free backpropagation).
+    """The seconds of a backward during which gradients are summed as they become ready (wait-free backpropagation).
+
+    The last layer's gradients are ready first.
 
     Args:
-        backward: seconds of the layers' backward, first layer first; sizes: bytes of their weights.
-        seconds: of synchronising so many bytes.
-        before: seconds before the last layer's backward, of forwards that run again.
+        backward: seconds of the layers' backwards, first layer first; sizes: bytes of their weights.
+        seconds: gives the seconds of summing gradients of so many bytes.
+        before: seconds before the last layer's backward, in which forwards run again.
     """
     computed, sent = before, 0.0
     for of_layer, size in zip(reversed(backward), reversed(sizes), strict=True):

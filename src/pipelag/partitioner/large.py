@@ -1,9 +1,9 @@
-"""Pipelines times replicas on thousands of GPUs: what a method costs there on paper, and the layout it is best with.
+"""Replicated pipelines on thousands of GPUs: the costs of a method by formulas, and its best layout.
 
-G GPUs are R replicas of a pipeline of D stages. Whatever the layout, an update is made of the same minibatch: each
-replica takes an R-th of it, in N microbatches, and replicas of a stage sum their gradients in a ring as these become
-ready in the last backward. What depends on a schedule is written down here as formulas, held to the schedules
-themselves by tests; the layout that is chosen is timed (`timed`) and its delays derived.
+G GPUs hold R replicas of a pipeline of D stages. An update is of the same minibatch under every layout: each replica
+takes an R-th of it in N microbatches, and the replicas of a stage sum their gradients in a ring as these become ready
+in the last backward. The formulas here stand for what depends on a schedule, and tests compare them with the schedules
+themselves. The chosen layout is timed (`Fleet.timed`), and its delays are derived from its schedule.
 """
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ from pipelag.timing.costs import StageCost, Topology, ring_seconds
 from pipelag.timing.layers import Profile, balanced_cuts
 from pipelag.timing.sheets import Device
 
-TIMED = 4  # layouts that are timed, those with the least seconds on paper
-NEAR = 0.05  # of the throughput that less staleness is worth
+TIMED = 4  # the number of layouts that are timed: the quickest by the formulas
+NEAR = 0.05  # how much longer than the quickest, relatively, a less stale layout may take
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Servers of so many GPUs of one kind. Bytes per second, each way: inside, from GPU to GPU of a server; between, of
-    each of the ports that a server has to the others. latency: seconds of a message.
+    """Servers with GPUs of one kind. Bandwidths are in bytes per second in each direction.
+
+    sheet: the GPU's data sheet.
+    server: the number of GPUs of a server.
+    inside: bandwidth from GPU to GPU inside a server.
+    between: bandwidth of each of a server's ports to the other servers; ports: the number of these.
+    latency: seconds per message.
     """
 
     sheet: Device
@@ -40,22 +45,26 @@ class Machine:
     latency: float
 
     def rings(self, stages: int, gpus: int) -> float:
-        """Bytes per second of each ring of replicas, where those of a server's GPUs share its ports."""
+        """The bandwidth of each ring of replicas in bytes per second; the rings of a server's GPUs share its ports."""
         if gpus <= self.server:
             return self.inside
         return min(self.inside, self.between * self.ports / min(stages, self.server))
 
     def links(self, stages: int) -> Topology:
-        """Between neighbouring stages: all as fast as the slowest, between servers where a pipeline has several."""
+        """The links between neighbouring stages, which are taken to be equal.
+
+        They are those between servers if a pipeline spans several servers, otherwise those inside a server.
+        """
         return Topology(self.inside if stages <= self.server else self.between, self.latency)
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Bytes of a parameter beside its weight as passes read it (which the profile has) and versions of that.
+    """Bytes per parameter, in addition to the weight that passes read (which the profile counts) and its versions.
 
-    held: gradient, optimizer's state, float32 master. remembered: what a method follows besides. moved: by the
-    optimizer's step and what the method does at an update.
+    held: the gradient, the optimizer's state and the float32 master weight.
+    remembered: the method's other state.
+    moved: bytes that the optimizer's step and the method move at an update.
     """
 
     held: float
@@ -65,10 +74,11 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Work:
-    """A network with the minibatch of an update, in samples, and how it is computed.
+    """A network and the minibatch of an update.
 
-    profile: for so many samples at once. element: bytes of a number in the weights that passes read and in gradients on
-    links.
+    profile: gives the network's profile for a number of samples per pass.
+    batch: the samples of the minibatch.
+    element: bytes of one number, in the weights that passes read and in gradients on links.
     """
 
     profile: Callable[[int], Profile]
@@ -78,7 +88,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Layout:
-    """D stages (their cuts) times R replicas; a replica's share of a minibatch in N microbatches of so many samples."""
+    """D stages, given by their cuts, times R replicas, each of which takes N microbatches of `samples` per update."""
 
     cuts: tuple[int, ...]
     replicas: int
@@ -88,13 +98,18 @@ class Layout:
 
     @property
     def stages(self) -> int:
-        """D."""
+        """D, the number of stages."""
         return len(self.cuts) + 1
 
 
 @dataclass(frozen=True)
 class OnPaper:
-    """seconds of a minibatch; memory: bytes of the fullest GPU; costs: of the stages, for the timed executor."""
+    """What the formulas give for a layout.
+
+    seconds: per minibatch.
+    memory: bytes of the fullest GPU.
+    costs: the stages' costs, for the timed executor.
+    """
 
     seconds: float
     memory: float
@@ -103,23 +118,23 @@ class OnPaper:
 
 @dataclass(frozen=True)
 class Found:
-    """The layout that is taken. seconds: by the timed executor."""
+    """The chosen layout, its costs by the formulas, and its seconds per minibatch by the timed executor."""
 
     layout: Layout
     paper: OnPaper
     seconds: float
 
 
-# Of a stage with d more behind it, in a schedule with N microbatches to an update -------------------------------------
+# Formulas for a stage with `behind` further stages behind it, and so many microbatches per update ---------------------
 
 
 def flushes(method: Method) -> bool:
-    """Whether the pipeline drains at every update."""
+    """Whether a method's pipeline drains at every update."""
     return method.build in (library.gpipe, library.one_f_one_b_flush)
 
 
 def updates_late(method: Method, behind: int, microbatches: int) -> int:
-    """Updates that the live weights of a forward miss."""
+    """The number of updates that the live weights miss when a forward reads them."""
     if flushes(method):
         return 0
     between = {library.one_f_one_b: behind, library.cycle: 2 * behind, library.pipemare: 2 * behind + 1}
@@ -127,7 +142,7 @@ def updates_late(method: Method, behind: int, microbatches: int) -> int:
 
 
 def under_way(method: Method, behind: int, microbatches: int) -> int:
-    """Microbatches between their two passes."""
+    """The number of microbatches between their forward and their backward."""
     if method.build is library.gpipe:
         return microbatches
     if method.build is library.one_f_one_b_flush:
@@ -136,14 +151,17 @@ def under_way(method: Method, behind: int, microbatches: int) -> int:
 
 
 def copies(method: Method, behind: int, microbatches: int) -> int | None:
-    """Of the weights, the live ones included (`Method.weight_copies`); None where the method's two do not suffice."""
+    """The copies of the weights, including the live ones (`Method.weight_copies`).
+
+    None: double buffering's two copies do not suffice.
+    """
     late = updates_late(method, behind, microbatches)
     if method.held is not None:  # double buffering
         return 2 if late <= 1 else None
     if method.backward_reads == "stashed":
         return late + 1
     reads = {method.forward_reads, method.backward_reads} - {"live"}
-    further = any(getattr(each, "horizon", "") == "round trip" for each in reads)  # looks beyond its own update
+    further = any(getattr(each, "horizon", "") == "round trip" for each in reads)  # predicts beyond its own update
     return 2 if reads and (late or further) else 1
 
 
@@ -151,14 +169,14 @@ def copies(method: Method, behind: int, microbatches: int) -> int | None:
 
 
 class Fleet:
-    """A method on so many GPUs; no method: data parallelism, a pipeline of one stage."""
+    """A method on so many GPUs. Without a method: data parallelism, a pipeline of one stage."""
 
     def __init__(self, machine: Machine, work: Work, method: Method | None, numbers: Numbers, gpus: int) -> None:
         self.machine, self.work, self.method, self.numbers, self.gpus = machine, work, method, numbers, gpus
 
     def layouts(self) -> Iterator[Layout]:
-        """Every equal division of the GPUs into stages (2 or more of a method) and replicas, and of a replica's share
-        into microbatches; with and without recomputation.
+        """All layouts: every equal division of the GPUs into stages and replicas, and of a replica's share into
+        microbatches, without and with recomputation. A method has two or more stages.
         """
         profile = self.work.profile(1)
         for stages in self.depths():
@@ -168,16 +186,16 @@ class Fleet:
                     yield Layout(cuts_of(profile, stages), replicas, share // samples, samples, recompute)
 
     def depths(self) -> list[int]:
-        """Numbers of stages into which the GPUs can be divided, with a layer each at least."""
+        """The numbers of stages that divide the GPUs equally, with at least one layer per stage."""
         layers = len(self.work.profile(1).layers)
         return [n for n in divisors(self.gpus) if n <= layers and (n == 1) == (self.method is None)]
 
     def best(self) -> Found | None:
-        """The layout to take; None where none fits into memory.
+        """The best layout; None: none fits into memory.
 
-        Of those that fit, the `TIMED` quickest on paper are timed; of these, all that are within `NEAR` of the quickest
-        are good enough, and the one whose weights are the least late is taken: a hundredth of the throughput is no
-        reason to read weights ten updates old.
+        Of the layouts that fit, the `TIMED` quickest by the formulas are timed. Of these, all within `NEAR` of the
+        quickest are fast enough, and the least stale of them is best: one per cent of throughput is no reason to read
+        weights that are ten updates old.
         """
         costed = ((layout, self.on_paper(layout)) for layout in self.layouts())
         fitting = [(layout, cost) for layout, cost in costed if cost and cost.memory <= self.machine.sheet.memory]
@@ -188,11 +206,11 @@ class Fleet:
         return min(near, key=lambda one: (self.late(one.layout), one.seconds), default=None)
 
     def late(self, layout: Layout) -> int:
-        """Updates that the first stage's forwards miss."""
+        """The number of updates that the first stage's forwards miss."""
         return updates_late(self.method, layout.stages - 1, layout.microbatches) if self.method else 0
 
     def on_paper(self, layout: Layout) -> OnPaper | None:
-        """By the formulas; None where the method cannot work so."""
+        """A layout's costs by the formulas; None: the method does not suit the layout."""
         memory = self.memory(layout)
         if memory is None:
             return None
@@ -200,13 +218,16 @@ class Fleet:
         return OnPaper(self.seconds(layout, costs), memory, costs)
 
     def seconds(self, layout: Layout, costs: Sequence[StageCost]) -> float:
-        """Of a minibatch, on paper: its microbatches at the pace of the slowest stage, link, or way there and back."""
+        """The seconds per minibatch by the formulas.
+
+        Microbatches follow one another at the pace of the slowest stage, link, or round trip through the pipeline.
+        """
         n, stages, method = layout.microbatches, layout.stages, self.method
         one = [cost.forward + cost.backward for cost in costs]
         update = max(cost.update for cost in costs)
         message = self.machine.links(stages).seconds(max((c.output_bytes for c in costs[:-1]), default=0.0))
         message *= stages > 1
-        # As many microbatches as a stage has under way come in while one goes to the end of the pipeline and back.
+        # While one microbatch goes to the end of the pipeline and back, a stage takes in as many as it has under way.
         pace = max([message, *one])
         if method is not None and method.build is not library.gpipe:
             behind = range(stages - 1, -1, -1)
@@ -216,12 +237,12 @@ class Fleet:
             )
         if method is None or not flushes(method):
             return n * pace + update
-        if method.build is library.gpipe:  # the two waves have a pace each
+        if method.build is library.gpipe:  # forwards and backwards each have their own pace
             pace = sum(max(message, *(getattr(cost, way) for cost in costs)) for way in ("forward", "backward"))
         return sum(one) + 2 * (stages - 1) * message + (n - 1) * pace + update
 
     def timed(self, layout: Layout, costs: Sequence[StageCost]) -> float:
-        """Seconds of a minibatch by the timed executor."""
+        """The seconds per minibatch by the timed executor."""
         if self.method is None:
             (cost,) = costs
             return layout.microbatches * (cost.forward + cost.backward) + cost.update
@@ -229,11 +250,13 @@ class Fleet:
         return steady_seconds(lambda count: schedule(layout.stages, count, layout.microbatches), costs, links)
 
     def costs(self, layout: Layout) -> tuple[StageCost, ...]:
-        """The stages' costs. An update: the optimizer's, and what is left of summing gradients after the backward."""
+        """The stages' costs. An update takes the optimizer's step, and the sum of gradients as far as it outlasts the
+        backward.
+        """
         return _costs(self.machine, self.work, layout, self.numbers.moved)
 
     def memory(self, layout: Layout) -> float | None:
-        """Bytes of the fullest GPU; None where the method cannot work so."""
+        """The bytes of the fullest GPU; None: the method does not suit the layout."""
         most, n = 0.0, layout.microbatches
         plain = self.work.profile(layout.samples).cut(layout.cuts)
         for behind, cost in zip(range(layout.stages - 1, -1, -1), plain, strict=True):
@@ -249,7 +272,7 @@ class Fleet:
         return most
 
     def leaving(self, layout: Layout, costs: Sequence[StageCost]) -> float:
-        """Bytes that leave the busiest server for one update; of a single server, its busiest GPU."""
+        """The bytes that leave the busiest server for one update or, if there is only one server, its busiest GPU."""
         size = 1 if self.gpus <= self.machine.server else self.machine.server
         share = 2 * (layout.replicas - 1) / layout.replicas
         most = 0.0
@@ -262,14 +285,14 @@ class Fleet:
 
 
 def divisors(number: int) -> list[int]:
-    """Of a number, from 1 up to itself; 0 has none."""
+    """The divisors of a number in increasing order; 0 has none."""
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)})
 
 
 @lru_cache(maxsize=256)
 def cuts_of(profile: Profile, stages: int) -> tuple[int, ...]:
-    """The balanced cuts."""
+    """The balanced cuts of a profile into so many stages, cached."""
     return balanced_cuts(profile, stages)
 
 

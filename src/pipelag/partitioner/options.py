@@ -1,4 +1,4 @@
-"""What a run of kind `partition` may be asked, typed: refused with the nearest name before anything is computed."""
+"""The typed options of a run of kind `partition`, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ Count = Annotated[int, Field(ge=1, le=MOST_BATCH)]
 
 
 class InputOptions(Typed):
-    """One input of the model: its shape without the minibatch; numbers, or words (integers)."""
+    """One input of the model: its shape without the dimension of samples, and whether it holds numbers or words.
+
+    Words are integers.
+    """
 
     shape: list[Count]
     of: Literal["numbers", "words"] = "numbers"
 
 
 class ProfileOptions(Typed):
-    """Where a profile comes from.
+    """Where a profile comes from: a roofline, or a published profile of PipeDream's authors.
 
-    roofline: a device's data sheet, with the inputs of the model; precision: fp16 for half; loss: the last layer
-    computes the cross-entropy of its output too, as the last stage of a training does.
-    published: a profile of PipeDream's authors, in place of the roofline's; batch: the minibatch that it was measured
-    with.
+    roofline: the device's data sheet.
+    inputs: the model's inputs, which a roofline needs.
+    precision: "fp16" for half precision.
+    loss: the last layer also computes the cross-entropy of its output, as the last stage does in training.
+    published: the published profile to take in place of the roofline.
+    batch: the samples of the minibatch with which it was measured.
     """
 
     roofline: str | None = None
@@ -39,16 +44,18 @@ class ProfileOptions(Typed):
     def _given_inputs(self) -> ProfileOptions:
         if self.roofline is not None and self.published is None and not self.inputs:
             raise ValueError(
-                "a roofline's profile needs inputs, such as [{shape: [3, 32, 32]}], one for each of the model's"
+                "a roofline's profile needs inputs, such as [{shape: [3, 32, 32]}], one for each input of the model"
             )
         return self
 
 
 class GivenPlan(Typed):
-    """A plan written down: workers of each stage, and the last layers of all stages but the last.
+    """A plan that is given, not searched for.
 
-    A cut may be the beginning of a layer's name, and stands for the layer before it; without cuts, of two or three
-    stages, those with the shortest period by a ring's cost.
+    replicas: the number of workers of each stage.
+    cuts: the last layers of all stages but the last. A cut may also be the beginning of a layer's name; it then lies
+        before that layer. Without cuts, a plan of two or three stages gets those with the shortest predicted period
+        (`predict`, with gradients summed in a ring).
     """
 
     replicas: list[int] = Field(min_length=1)
@@ -56,20 +63,22 @@ class GivenPlan(Typed):
 
 
 class GPipeOptions(Typed):
-    """GPipe over the straight plan: bytes of a worker."""
+    """GPipe over the straight plan. memory: bytes of a worker's memory."""
 
     memory: float = Field(gt=0)
 
 
 class ArmOptions(Typed):
-    """A method over the straight plan, or data parallelism (bsp), timed.
+    """A method to be timed over the straight plan, or data parallelism (bsp).
 
-    settings: the method's own. batch: samples of a minibatch (the run's where none is given), or "largest": as many as
-    fit into a GPU's memory. microbatches: its equal parts. recompute: a stage's forward runs again before its backward.
-    clock: free, or lockstep (`pipelag.timing.lockstep`).
-    gather: how data parallelism sums gradients, in a ring or on a server that is one of the GPUs.
-    overlap: whether messages travel while the GPUs compute; none given: a pipeline's do, gradients are summed after the
-    backward.
+    settings: the method's own settings.
+    batch: samples of a minibatch (None: the run's), or "largest": as many as fit into a GPU's memory.
+    microbatches: the number of equal parts of a minibatch.
+    recompute: a stage's forward runs again before its backward.
+    clock: "free", or "lockstep" (`pipelag.timing.lockstep`).
+    gather: how data parallelism sums gradients: in a ring, or on a server that is one of the GPUs.
+    overlap: whether messages travel while the GPUs compute. None: a pipeline's messages do, but data parallelism sums
+        gradients after the backward.
     """
 
     method: str
@@ -83,7 +92,7 @@ class ArmOptions(Typed):
 
 
 class PlanOptions(Typed):
-    """The options of a run; see `pipelag.runs.kinds.partition.partition`."""
+    """The options of a run of kind `partition`; see `pipelag.runs.kinds.partition.partition`."""
 
     profile: dict[str, Any] = Field(default_factory=dict)
     device: str | None = None

@@ -1,4 +1,4 @@
-"""An arm over a straight plan: a pipeline with a stage per GPU."""
+"""The time of an arm over a straight plan: a pipeline with one stage per GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipelag.timing.costs import StageCost, Topology
 
 
 class Pipelined(Placed):
-    """A method over the stages of `plan`; replicas: as of `Placed`."""
+    """A method over the stages of `plan`; for `replicas` see `Placed`."""
 
     def __init__(self, arm: Arm, ground: Ground, plan: Plan, replicas: Sequence[int] = ()) -> None:
         super().__init__(arm, ground, plan.workers, plan.stages, replicas)
@@ -24,11 +24,11 @@ class Pipelined(Placed):
         self.topology = replace(links(self.cluster, plan), overlap=self.options.overlap is not False)
 
     def schedule(self, minibatches: int) -> Schedule:
-        """The method's, of so many minibatches."""
+        """The method's schedule of so many minibatches."""
         return self.method.schedule(len(self.stages), minibatches, self.parts)
 
     def costs(self, samples: int) -> list[StageCost]:
-        """The stages' costs: of a microbatch, with its share of moving weights, and of an update."""
+        """The stages' costs of a microbatch, including its share of moving weights, and of an update."""
         passes = self.ground.profiles.at(samples).cut(self.plan.cuts, recompute=self.options.recompute)
         return [
             replace(
@@ -41,7 +41,7 @@ class Pipelined(Placed):
         ]
 
     def timed(self, samples: int) -> Row:
-        """See `Placed`."""
+        """See `Placed.timed`."""
         costs = self.costs(samples)
         period = steady_seconds(self.schedule, costs, self.topology, self.options.clock)
         unhindered = steady_seconds(self.schedule, costs, Topology(), self.options.clock)
@@ -67,7 +67,7 @@ class Pipelined(Placed):
 
 
 def straight_plan(ground: Ground, workers: int, cuts: Sequence[int] | None = None) -> Plan:
-    """The plan with a stage per GPU: with these cuts, or else the partitioner's for a minibatch of `ground`.
+    """The plan with one stage per GPU: with these cuts or, without, the partitioner's for a minibatch of `ground`.
 
     Raises:
         PipelagError: cuts out of order or range, or fewer layers than GPUs.

@@ -1,4 +1,4 @@
-"""An arm on a number of GPUs: what moves and holds its weights, its memory by kind, the largest batch that fits."""
+"""An arm on a number of GPUs: the cost of moving its weights, its memory by kind, the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ GIB = 2**30
 
 
 class Placed:
-    """An arm on `workers` GPUs.
+    """An arm on `workers` GPUs; the subclasses time it.
 
     Args:
-        stages: the layers of each stage; the one stage of data parallelism has them all.
-        replicas: workers of each stage, where one has several.
+        stages: the layers of each stage; data parallelism has one stage with all layers.
+        replicas: the number of workers of each stage, if any stage has several; otherwise empty.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class Placed:
         ]
         self.held = [one.held(sizes) for one, sizes in zip(self.rehearsed, tensors, strict=True)]
         self.copies = self.method.weight_copies(count, microbatches, replicas)
-        rounds = math.prod(replicas)  # a schedule has whole ones
+        rounds = math.prod(replicas)  # a schedule has whole rounds
         minibatches = -(-4 * max(count, sum(replicas)) // rounds) * rounds
         self.under_way = microbatches_under_way(self.method.schedule(count, minibatches, microbatches, replicas))
 
     def charge(self, stage: int, *kinds: str) -> float:
-        """Seconds per minibatch that a stage (from 0) spends on moving weights for these kinds of `moved`."""
+        """The seconds per minibatch that a stage (from 0) spends on moving weights, for these kinds of `moved`."""
         return sum(self.ground.seconds(self.rehearsed[stage].moved[kind], self.weights[stage]) for kind in kinds)
 
     def memory(self, samples: int) -> list[StageMemory]:
-        """Per stage, with `samples` in a pass."""
+        """The peak memory of a worker of each stage, with `samples` in a pass."""
         sizes = self.ground.profiles.sizes(samples)
         rows = []
         for number, stage in enumerate(self.stages):
@@ -79,7 +79,7 @@ class Placed:
         """The largest minibatch that fits into every GPU, exact to one sample of a pass, and what fills the fullest.
 
         Args:
-            executor: memory as the executors here hold it (`StageMemory.rings`).
+            executor: count the memory that this package's executors hold (`StageMemory.rings`).
         """
         memory = self.ground.memory
         samples = most_that_fit(lambda count: max(stage.total(executor) for stage in self.memory(count)), memory)
@@ -97,17 +97,21 @@ class Placed:
         return row
 
     def one_gpu(self, samples: int) -> float:
-        """Seconds of one of the arm's minibatches on a single GPU."""
+        """The seconds that one of the arm's minibatches takes on a single GPU."""
         profile = self.ground.profiles.at(samples)
         step = self.ground.seconds(self.rehearsed[0].moved["step"], sum(self.weights))
         return self.parts * sum(layer.total_ms for layer in profile.layers) / 1e3 + step
 
     def timed(self, samples: int) -> Row:
-        """Seconds per minibatch, what they are made of stage by stage, and the bytes that are sent."""
+        """The seconds per minibatch, how each stage spends them, and the bytes that are sent."""
         raise NotImplementedError
 
     def row(self) -> Row:
-        """What is logged of the arm; no times where its minibatch is the largest that fits and none does."""
+        """The arm's row of the log; without times if its minibatch is "largest" and not even one sample fits.
+
+        Raises:
+            PipelagError: the minibatch is "largest", and any number of samples fits.
+        """
         options, most = self.options, self.largest()
         batch = most["batch"] if options.batch == "largest" else options.batch or self.ground.batch
         if batch is None:
@@ -139,7 +143,7 @@ class Placed:
         return row
 
     def moved_bytes(self, stage: int) -> dict[str, float]:
-        """Bytes per minibatch that copying and predicting weights moves on a stage (from 0), the updates left out."""
+        """The bytes per minibatch that a stage (from 0) moves to copy and predict weights, without optimizer steps."""
         policy = [self.rehearsed[stage].moved[kind] for kind in ("F", "B", "U")]
         return {
             "separate": sum(one.separate for one in policy) * self.weights[stage],

@@ -1,4 +1,4 @@
-"""A plan: contiguous stages with replicas; what it is predicted to do, and how the timed executor runs it."""
+"""Plans, contiguous stages with replicas: their predicted and timed seconds, the bytes that they send, their memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipelag.timing.timed import Timing, time_schedule
 
 @dataclass(frozen=True)
 class PlanStage:
-    """Layers `first` to `last` (from 1), on `replicas` workers."""
+    """A stage of a plan: layers `first` to `last` (counted from 1) on `replicas` workers."""
 
     first: int
     last: int
@@ -31,7 +31,11 @@ class PlanStage:
 
 @dataclass(frozen=True)
 class Plan:
-    """Stages in order, covering all layers. `period`: predicted seconds per minibatch, where a search gave one."""
+    """How a model is divided over workers: its stages in order, which cover all layers.
+
+    stages: a `PlanStage` for each: its first and last layer, and its number of workers.
+    period: predicted seconds per minibatch, if a search made the plan.
+    """
 
     stages: tuple[PlanStage, ...]
     period: float | None = None
@@ -45,19 +49,22 @@ class Plan:
                 raise PipelagError(f"a stage of a plan is {shown(stage)}; it should be a PlanStage of whole numbers")
         for before, after in pairwise(self.stages):
             if after.first != before.last + 1:
-                raise PipelagError(f"a stage ends at layer {before.last} and the next begins at layer {after.first}")
+                raise PipelagError(
+                    f"a stage ends at layer {before.last}, but the next begins at layer {after.first}; it should "
+                    f"begin at layer {before.last + 1}"
+                )
         for stage in self.stages:
             if stage.last < stage.first or stage.replicas < 1:
                 raise PipelagError(f"{stage} is empty or has no worker")
 
     @property
     def workers(self) -> int:
-        """Workers of all stages."""
+        """The number of workers of all stages."""
         return sum(stage.replicas for stage in self.stages)
 
     @property
     def config(self) -> str:
-        """As the paper writes it: "16" (data parallelism), "straight", or replicas as in "15-1"."""
+        """The plan as the paper writes it: "16" (data parallelism), "straight", or the stages' replicas, "15-1"."""
         counts = [stage.replicas for stage in self.stages]
         return "straight" if len(counts) > 1 and set(counts) == {1} else "-".join(map(str, counts))
 
@@ -68,20 +75,20 @@ class Plan:
 
     @property
     def noam(self) -> int:
-        """Minibatches in flight per replica of the input stage: ceil(workers / its replicas) (section 3.2)."""
+        """Minibatches under way per replica of the first stage: ceil(workers / its replicas) (section 3.2)."""
         return -(-self.workers // self.stages[0].replicas)
 
     def versions(self, depth: int | None = None) -> tuple[int, ...]:
-        """<weights, activations> pairs that a worker of each stage holds: minibatches under way there per replica.
+        """Per stage, the versions that a worker stashes (weights and activations): its minibatches under way.
 
         Args:
-            depth: minibatches in flight per replica of the input stage instead of NOAM.
+            depth: minibatches under way per replica of the first stage; None: NOAM.
         """
         return minibatches_held([stage.replicas for stage in self.stages], depth)
 
 
 def placement(plan: Plan) -> list[range]:
-    """The workers of each stage, numbered one stage after the other."""
+    """The numbers of each stage's workers; workers are numbered stage by stage."""
     places, at = [], 0
     for stage in plan.stages:
         places.append(range(at, at + stage.replicas))
@@ -93,28 +100,28 @@ def check_layers(plan: Plan, profile: Profile) -> None:
     """Refuse a plan for another model."""
     if plan.stages[0].first != 1 or plan.stages[-1].last != len(profile.layers):
         raise PipelagError(
-            f"the plan covers layers {plan.stages[0].first} to {plan.stages[-1].last}, and the profile has layers 1 to "
+            f"the plan covers layers {plan.stages[0].first} to {plan.stages[-1].last}, but the profile has layers 1 to "
             f"{len(profile.layers)}"
         )
 
 
 def check_plan(plan: Plan, profile: Profile, cluster: Cluster) -> None:
-    """Refuse a plan for another model or more workers than there are."""
+    """Refuse a plan for another model, or for more workers than the cluster has."""
     check_layers(plan, profile)
     if plan.workers > cluster.workers:
-        raise PipelagError(f"the plan needs {plan.workers} workers, and the cluster has {cluster.workers}")
+        raise PipelagError(f"the plan needs {plan.workers} workers, but the cluster has {cluster.workers}")
 
 
 def check_state(state: float) -> None:
-    """Refuse what are no bytes of an optimizer's state per byte of weights."""
+    """Refuse an optimizer's state, in bytes per byte of weights, that is not a finite number from 0 on."""
     if not (isinstance(state, Real) and 0 <= state < inf):
         raise PipelagError(f"state is {shown(state)}; it should be a number from 0 on, such as 2 for Adam's")
 
 
 def predict(profile: Profile, cluster: Cluster, plan: Plan, communication: str = "paper") -> float:
-    """Seconds per minibatch by the paper's cost model: the slowest stage, or the slowest boundary (section 3.1).
+    """The seconds per minibatch by PipeDream's cost model (section 3.1): those of the slowest stage or boundary.
 
-    communication: as `partition` has it. As "paper" prints the cost, latencies are no part of it.
+    communication: see `partition`; the cost of "paper" has no latencies.
     """
     check_plan(plan, profile, cluster)
     sync, seconds, places = sync_of(communication), 0.0, placement(plan)
@@ -134,9 +141,10 @@ def predict(profile: Profile, cluster: Cluster, plan: Plan, communication: str =
 
 
 def bytes_per_minibatch(profile: Profile, plan: Plan) -> float:
-    """Bytes that all workers together send for one minibatch: activations, their gradients, and weight gradients.
+    """The bytes that all workers send for one minibatch: activations, their gradients, and gradients of weights.
 
-    A stage of r replicas sums its gradients once in r minibatches: `summed_bytes`, 2 (r-1) |w| (section 3.1).
+    A stage of r replicas sums its gradients once per r minibatches, and sends 2 (r-1) |w| for that (section 3.1,
+    `summed_bytes`).
     """
     check_layers(plan, profile)
     sent = 0.0
@@ -149,10 +157,12 @@ def bytes_per_minibatch(profile: Profile, plan: Plan) -> float:
 
 
 def memory_of(profile: Profile, plan: Plan, depth: int | None = None, state: float = 0.0) -> list[float]:
-    """Peak bytes of a worker of each stage: weights and activations of every minibatch under way, gradients, state.
+    """The peak bytes of a worker of each stage under weight stashing.
+
+    They are the weights and activations of every minibatch under way, the gradients, and the optimizer's state.
 
     Args:
-        depth: minibatches in flight per input replica instead of NOAM.
+        depth: minibatches under way per replica of the first stage; None: NOAM.
         state: bytes of the optimizer's state per byte of weights.
     """
     check_layers(plan, profile)
@@ -170,8 +180,8 @@ def memory_of(profile: Profile, plan: Plan, depth: int | None = None, state: flo
 def stage_costs(profile: Profile, cluster: Cluster, plan: Plan, recompute: bool = False) -> list[StageCost]:
     """The stages' costs for the timed executor.
 
-    The backward of a replicated stage lasts until its gradients are summed, in rings that start as gradients become
-    ready (`wait_free`), one for each layer with weights; replicas are taken to meet without waiting for one another.
+    The backward of a replicated stage lasts until its gradients are summed: for every layer with weights, a ring starts
+    as soon as the layer's gradients are ready (`wait_free`). Replicas are assumed not to wait for one another.
 
     Args:
         recompute: a stage's forward runs again before its backward.
@@ -203,14 +213,15 @@ def stage_costs(profile: Profile, cluster: Cluster, plan: Plan, recompute: bool 
 
 
 def links(cluster: Cluster, plan: Plan) -> Topology:
-    """The links between stages: as fast as the slowest boundary of the plan."""
+    """The links between stages, all as slow as the plan's slowest boundary."""
     return slowest(cluster.between(a, b) for a, b in pairwise(placement(plan)))
 
 
 def rounds(replicas: Sequence[int], minibatches: int) -> Schedule:
-    """Hybrid parallelism without pipelining: as many minibatches as the widest stage has replicas go through together.
+    """The schedule of hybrid parallelism without pipelining (PipeDream section 5.3, Figure 14b).
 
-    Each stage passes all of them before the next round begins (PipeDream section 5.3, Figure 14b).
+    A round has as many minibatches as the widest stage has replicas; they go through the stages together. A worker
+    performs all its passes of a round before those of the next.
     """
     width, rows = max(replicas), []
     for stage, count in enumerate(replicas, start=1):
@@ -232,11 +243,12 @@ def time_plan(
     minibatches: int | None = None,
     schedule: Callable[[int], Schedule] | None = None,
 ) -> Timing:
-    """Run a plan's 1F1B-RR in the timed executor.
+    """Time a plan under 1F1B-RR, or another schedule, with the timed executor.
 
     Args:
-        minibatches: how many; enough for a steady state by default.
-        schedule: of so many minibatches, over the same stages and workers (`rounds`); none: 1F1B-RR.
+        minibatches: their number; None: enough for a steady state.
+        schedule: makes the schedule of a number of minibatches over the same stages and workers (such as `rounds`);
+            None: 1F1B-RR.
     """
     replicas = [stage.replicas for stage in plan.stages]
     count = 12 * plan.workers if minibatches is None else minibatches
@@ -252,9 +264,9 @@ def timed_period(
     schedule: Callable[[int], Schedule] | None = None,
     recompute: bool = False,
 ) -> float:
-    """Seconds per minibatch in the steady state, of 1F1B-RR or another schedule (`time_plan`).
+    """The seconds per minibatch in the steady state under 1F1B-RR, or another schedule (see `time_plan`).
 
-    Where the pace does not settle, what the second half of a run adds.
+    Where the pace does not settle, it is the mean over the second half of a run.
     """
     replicas = [stage.replicas for stage in plan.stages]
     costs, between = stage_costs(profile, cluster, plan, recompute), links(cluster, plan)
@@ -269,7 +281,7 @@ def timed_period(
 
 
 def describe(profile: Profile, plan: Plan) -> list[dict[str, Any]]:
-    """One row per stage: layers, replicas, milliseconds, megabytes."""
+    """One row per stage: its layers, replicas, times in milliseconds, sizes in bytes, and versions."""
     rows = []
     for number, (stage, versions) in enumerate(zip(plan.stages, plan.versions(), strict=True), start=1):
         layers = profile.layers[stage.first - 1 : stage.last]

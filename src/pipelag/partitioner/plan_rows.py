@@ -1,4 +1,4 @@
-"""Rows of the plans of PipeDream's paper over one network and cluster, and what the timed executor makes of each."""
+"""Log rows of the plans in PipeDream's paper over one network and cluster, each timed by the timed executor."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Row = dict[str, Any]
 
 
 def whole(profile: Profile, workers: int) -> Plan:
-    """Data parallelism: one stage on all workers."""
+    """The plan of data parallelism: one stage with all layers on all workers."""
     return Plan((PlanStage(1, len(profile.layers), workers),))
 
 
 def plan_rows(profile: Profile, cluster: Cluster, options: PlanOptions) -> Iterator[Row]:
-    """A row per plan that a run's options ask for (`pipelag.runs.kinds.partition.partition`)."""
+    """One row per plan that a run's options ask for (see `pipelag.runs.kinds.partition.partition`)."""
     count = cluster.workers
     measure = partial(row_of, profile, cluster)
     if count > 1 and options.search:
@@ -76,7 +76,7 @@ def plan_rows(profile: Profile, cluster: Cluster, options: PlanOptions) -> Itera
 
 
 def compared(profile: Profile, cluster: Cluster) -> Iterator[Row]:
-    """Model parallelism, a straight pipeline, the best plan of several stages, and that without pipelining."""
+    """Rows of the best plan of several stages, with and without pipelining, a straight pipeline, model parallelism."""
     count = cluster.workers
     measure = partial(row_of, profile, cluster)
     several = partition(profile, cluster, "ring", data_parallel=False)
@@ -90,11 +90,10 @@ def compared(profile: Profile, cluster: Cluster) -> Iterator[Row]:
 
 
 def under_gpipe(profile: Profile, cluster: Cluster, line: Plan, memory: float) -> Iterator[Row]:
-    """The straight plan with flushes: NOAM microbatches between them, or as many as memory holds.
+    """Rows of the straight plan under GPipe, with NOAM microbatches between flushes, or as many as memory holds.
 
-    A microbatch is a minibatch of the profile. The backward runs the forward again (GPipe recomputes), so that a stage
-    keeps the inputs of all microbatches and the activations of one.
-    The rows say whether they fit: not even one microbatch may.
+    A microbatch has the size of the profile's minibatch. GPipe recomputes, so that a stage keeps the inputs of all
+    microbatches and the activations of one. A row says whether it fits, because even one microbatch may not.
     """
     stages = len(line.stages)
     costs = [
@@ -103,18 +102,18 @@ def under_gpipe(profile: Profile, cluster: Cluster, line: Plan, memory: float) -
     ]
     alone = memory_of(profile, line, 1)  # weights, gradients, and one microbatch's input and activations
     more = [(memory - fixed) // cost.kept_bytes for fixed, cost in zip(alone, costs, strict=True) if cost.kept_bytes]
-    most = max(1, int(min([*(1 + beside for beside in more), 8 * stages])))  # no further: the bubble is down to a ninth
+    most = max(1, int(min([*(1 + beside for beside in more), 8 * stages])))  # with 8 per stage the bubble is below 1/9
     for name, micro in (("GPipe, NOAM", line.noam), ("GPipe, most that fit", most)):
         short, long = (time_schedule(gpipe(stages, n, micro), costs, links(cluster, line)).makespan for n in (2, 4))
         held = [fixed + (micro - 1) * cost.kept_bytes for fixed, cost in zip(alone, costs, strict=True)]
         yield row_of(profile, cluster, name, line, memory=held, timed=(long - short) / (2 * micro)) | {
             "microbatches": micro,
-            "fits": max(held) <= memory,  # of a single microbatch, where no more are there, too
+            "fits": max(held) <= memory,  # a single microbatch may not fit either
         }
 
 
 def entering(profile: Profile, line: Plan) -> list[float]:
-    """Bytes of each stage's input; none into the first."""
+    """The bytes of each stage's input; 0 for the first stage."""
     return [0.0, *(float(profile.layers[stage.last - 1].output_bytes) for stage in line.stages[:-1])]
 
 
@@ -127,10 +126,13 @@ def row_of(
     memory: list[float] | None = None,
     timed: float | None = None,
 ) -> Row:
-    """What is logged of a plan: stages, predictions by both forms of the cost, timed period, bytes, memory.
+    """A plan's row of the log: stages, predicted and timed seconds per minibatch, bytes sent, bytes held.
+
+    Predictions are given with both forms of the cost of summing gradients.
 
     Args:
-        schedule: of so many minibatches, where it is not 1F1B-RR; memory, timed: where the plan's own do not hold.
+        schedule: makes the schedule of a number of minibatches; None: 1F1B-RR.
+        memory: bytes per stage, in place of the plan's; timed: seconds per minibatch, in place of the plan's.
     """
     return {
         "plan": name,
@@ -144,7 +146,9 @@ def row_of(
 
 
 def swept(profile: Profile, workers: int) -> Iterator[Plan]:
-    """Partitions of all kinds: data parallelism, two stages cut at every layer, three stages with a thin tail."""
+    """Plans of all kinds: data parallelism, two stages with each possible cut, three stages whose last two have one
+    worker each.
+    """
     layers = len(profile.layers)
     yield whole(profile, workers)
     for cut in range(1, layers):

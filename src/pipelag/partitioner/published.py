@@ -1,7 +1,7 @@
-"""PipeDream's published profile format: a graph of nodes with times and sizes, laid out as a chain of layers.
+"""Read PipeDream's published profiles, graphs of nodes with times and sizes, and lay them out as a chain of layers.
 
-A line per node, `node4 -- Conv2d(...) -- forward_compute_time=22.3, backward_compute_time=24.6, activation_size=...,
-parameter_size=...` (milliseconds, bytes), and a line per edge, a tab and `node3 -- node4`.
+The format has one line per node, `node4 -- Conv2d(...) -- forward_compute_time=22.3, backward_compute_time=24.6,
+activation_size=..., parameter_size=...` (milliseconds, bytes), and one line per edge, a tab and `node3 -- node4`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_LINES = 20_000
 
 @dataclass(frozen=True)
 class Node:
-    """One operator: milliseconds, bytes of its output (of several outputs together) and of its weights."""
+    """One operator: its milliseconds, the bytes of its outputs together, and the bytes of its weights."""
 
     name: str
     forward_ms: float
@@ -39,14 +39,18 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A published profile: nodes and the nodes that each one feeds."""
+    """A published profile: nodes by name, and edges (source, target)."""
 
     nodes: dict[str, Node]
     edges: tuple[tuple[str, str], ...]
 
 
 def read_graph(path: Path | str) -> Graph:
-    """Read a graph file; raises `PipelagError` with the line that is no node and no edge, or an edge to nowhere."""
+    """Read the file of a published profile.
+
+    Raises:
+        PipelagError: a line that is neither a node nor an edge, or an edge whose end is no node.
+    """
     nodes, edges = {}, []
     lines = read_text(Path(path), "a published profile").splitlines()
     if len(lines) > MOST_LINES:
@@ -58,32 +62,32 @@ def read_graph(path: Path | str) -> Graph:
             continue
         match = NODE.match(line)
         if match is None:
-            raise PipelagError(f"'{path}', line {number} is no node and no edge of a profile: '{line[:60]}'")
+            raise PipelagError(f"'{path}', line {number} is neither a node nor an edge of a profile: '{line[:60]}'")
         name, what, forward, backward, output, weights = match.groups()
         if name in nodes:
-            raise PipelagError(f"'{path}', line {number}: the node '{name}' is there twice")
+            raise PipelagError(f"'{path}', line {number}: the node '{name}' appears twice")
         try:
             size = sum(float(part) for part in output.strip("[]").split(";"))
             numbers = [float(forward), float(backward), size, float(weights)]
         except ValueError as error:
-            raise PipelagError(f"'{path}', line {number} holds no number where one should be ({error})") from error
+            raise PipelagError(f"'{path}', line {number} should hold a number ({error})") from error
         if not all(0 <= value <= 1e15 for value in numbers):
-            raise PipelagError(f"'{path}', line {number}: times and sizes lie between 0 and 1e15, not {numbers}")
+            raise PipelagError(f"'{path}', line {number}: times and sizes should be between 0 and 1e15, not {numbers}")
         nodes[name] = Node(what, *numbers)
     for source, target in edges:
         for end in (source, target):
             if end not in nodes:
-                raise PipelagError(f"'{path}': the edge {source} -- {target} names '{end}', which is no node")
+                raise PipelagError(f"'{path}': the edge {source} -- {target} names '{end}', which is not a node")
     if not nodes:
-        raise PipelagError(f"'{path}' holds no nodes; it is no profile")
+        raise PipelagError(f"'{path}' holds no nodes, so it is not a profile")
     return Graph(nodes, tuple(edges))
 
 
 def order(graph: Graph) -> list[str]:
-    """The nodes in an order in which they can run, a branch at a time: a source comes just before it is needed.
+    """The nodes in an order in which they can run, one branch at a time, so that a source runs just before it is used.
 
     Raises:
-        PipelagError: the graph has a cycle (one node of it is named).
+        PipelagError: the graph has a cycle (the message names one of its nodes).
     """
     into: dict[str, list[str]] = {name: [] for name in graph.nodes}
     out: set[str] = set()
@@ -102,16 +106,16 @@ def order(graph: Graph) -> list[str]:
             if name not in done:
                 done.add(name)
                 ordered.append(name)
-        # the longer branch first: what hangs on it (an embedding of the decoder) runs late
+        # The longer branch runs first, so that a short one (the decoder's embedding) runs just before it is used.
         stack += sorted(waiting, key=lambda source: before[source])
     return ordered
 
 
 def ancestors(into: dict[str, list[str]]) -> dict[str, int]:
-    """How many nodes come before each one, from the nodes that feed it.
+    """The number of each node's ancestors, given for every node those that feed it.
 
     Raises:
-        PipelagError: there is a cycle.
+        PipelagError: the graph has a cycle.
     """
     try:
         running = list(TopologicalSorter(into).static_order())
@@ -119,7 +123,7 @@ def ancestors(into: dict[str, list[str]]) -> dict[str, int]:
         raise PipelagError(
             f"the profile has a cycle through '{error.args[1][0]}'; layers must form an acyclic graph"
         ) from error
-    sets: dict[str, int] = {}  # a bit per node
+    sets: dict[str, int] = {}  # a node and its ancestors, one bit per node
     for number, name in enumerate(running):
         sets[name] = 1 << number
         for source in into[name]:
@@ -128,25 +132,25 @@ def ancestors(into: dict[str, list[str]]) -> dict[str, int]:
 
 
 def chain(graph: Graph, most: int = MOST_LAYERS) -> tuple[Profile, list[str]]:
-    """The graph as layers in a row, and what was merged.
+    """Lay a graph out as layers in a row; returns the profile, and a note where layers were merged.
 
-    Between two neighbours crosses everything that a later node still needs, so a boundary inside a residual block
-    costs both its tensors: no cut is forbidden, each has its price. Input nodes (data loading) are left out. A graph
-    of more than `most` nodes is thinned out: the neighbours with the least time together are merged first.
+    All tensors that a later node still needs cross a boundary, so that a boundary inside a residual block costs both of
+    its tensors: no cut is forbidden, but each has its price. Input nodes (data loading) are left out. If the graph has
+    more than `most` nodes, neighbours are merged, those with the least time together first.
 
     Raises:
-        PipelagError: a cycle, or nothing but inputs.
+        PipelagError: the graph has a cycle, or no nodes but inputs.
     """
     names = [name for name in order(graph) if not graph.nodes[name].name.startswith("Input")]
     if not names:
-        raise PipelagError("the profile has no layers but inputs")
+        raise PipelagError("the profile has no layers other than inputs")
     place = {name: i for i, name in enumerate(names)}
     last_use = list(range(len(names)))
     for source, target in graph.edges:
         if source in place and target in place:
             last_use[place[source]] = max(last_use[place[source]], place[target])
     outputs = [round(graph.nodes[name].output_bytes) for name in names]
-    change = [0] * len(names)  # of what crosses, from one boundary to the next
+    change = [0] * len(names)  # in the bytes that cross, from one boundary to the next
     for i, last in enumerate(last_use):
         change[i] += outputs[i]
         change[last] -= outputs[i]
@@ -165,7 +169,7 @@ def chain(graph: Graph, most: int = MOST_LAYERS) -> tuple[Profile, list[str]]:
                 sum(node.forward_ms for node in nodes),
                 sum(node.backward_ms for node in nodes),
                 crossing[group[-1]],
-                # its backward needs what the layer wrote; the published files say no more
+                # The backward needs the layer's outputs; the published files tell nothing else.
                 round(sum(0.0 if "inplace" in node.name else node.output_bytes for node in nodes)),
                 round(sum(node.weight_bytes for node in nodes)),
             )
@@ -175,15 +179,18 @@ def chain(graph: Graph, most: int = MOST_LAYERS) -> tuple[Profile, list[str]]:
 
 
 def thinned(costs: Sequence[float], most: int) -> list[range]:
-    """A row's places in at most so many groups: the neighbours with the least cost together are merged first."""
+    """Merge a row of costs into at most so many groups of neighbours, those with the least cost together first.
+
+    Returns the places of each group.
+    """
     cost = list(costs)
-    end = {i: i + 1 for i in range(len(cost))}  # of the groups by their beginnings, in order
-    begin = {i + 1: i for i in range(len(cost))}  # and their beginnings by their ends
+    end = {i: i + 1 for i in range(len(cost))}  # the groups' ends by their beginnings, in order
+    begin = {i + 1: i for i in range(len(cost))}  # the groups' beginnings by their ends
     pairs = [(cost[i] + cost[i + 1], i, i + 1, i + 2) for i in range(len(cost) - 1)]
     heapify(pairs)
     while len(end) > most:
         _, a, b, c = heappop(pairs)
-        if end.get(a) != b or end.get(b) != c:  # one of the two is another group by now
+        if end.get(a) != b or end.get(b) != c:  # one of the two has been merged since
             continue
         cost[a] += cost[b]
         del end[b]

@@ -1,4 +1,4 @@
-"""Data parallelism with strong scaling: one minibatch, divided over the GPUs (SpecTrain section 2.2)."""
+"""The time of data parallelism with strong scaling: one minibatch, divided over the GPUs (SpecTrain section 2.2)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pipelag.timing.costs import summed_bytes
 
 
 class Replicated(Placed):
-    """The whole model on every GPU. Gradients are summed in a ring, or by a server that is the first of the GPUs.
+    """The whole model on each of N GPUs, whose gradients are summed in a ring, or by the first GPU as a server.
 
-    The server's link carries 2 (N-1) |w|, that of another GPU 2 |w|; in a ring each sends 2 (N-1)/N |w|. With a server
-    the others wait while it updates the weights.
+    In a ring each GPU sends 2 (N-1)/N |w|. The server's link carries 2 (N-1) |w|, that of every other GPU 2 |w|, and
+    the others wait while the server updates the weights.
     """
 
     def __init__(self, arm: Arm, ground: Ground, workers: int) -> None:
@@ -25,20 +25,20 @@ class Replicated(Placed):
         self.gather = arm.options.gather or "ring"
 
     def summing(self, size: float) -> float:
-        """Seconds until gradients of `size` bytes are summed and everywhere."""
+        """The seconds until every GPU has the sum of gradients of `size` bytes."""
         link, count = self.cluster.link(0, self.workers - 1), self.workers
         return GATHER[self.gather](size, count, link.bandwidth, link.latency) if count > 1 else 0.0
 
     def timed(self, samples: int) -> Row:
-        """See `Placed`."""
+        """See `Placed.timed`."""
         layers = self.ground.profiles.at(samples).layers
         forward = sum(layer.forward_ms for layer in layers) / 1e3
-        again = forward * self.options.recompute  # before the first gradient is there
+        again = forward * self.options.recompute  # before the first gradient is ready
         passes = [layer.backward_ms / 1e3 for layer in layers]
         backward, update = again + sum(passes), self.charge(0, "step")
         if self.options.overlap:
             ready = wait_free(passes, [layer.weight_bytes for layer in layers], self.summing, again)
-            summed = max(0.0, ready - backward)  # two sums of the same passes, in another order
+            summed = max(0.0, ready - backward)  # both add up the same passes, and may differ by rounding
         else:
             summed = self.summing(self.weights[0])
         unhindered = forward + backward + update
@@ -59,6 +59,6 @@ class Replicated(Placed):
         }
 
     def one_gpu(self, samples: int) -> float:
-        """Seconds of the undivided minibatch."""
+        """The seconds of the undivided minibatch on a single GPU."""
         profile = self.ground.profiles.at(samples * self.workers)
         return sum(layer.total_ms for layer in profile.layers) / 1e3 + self.charge(0, "step")

@@ -17,8 +17,8 @@ from pipelag.partitioner.plan import Plan, PlanStage, check_state, memory_of
 from pipelag.timing.costs import summed_messages
 from pipelag.timing.layers import LayerTime, Profile
 
-LEAST_MS = 1e-9  # milliseconds of all layers: of less, minibatches per second are no number that says anything
-MOST_WORK = 3 * 10**11  # squares of layers times those of workers; a second does one to two thousand millions of them
+LEAST_MS = 1e-9  # milliseconds of all layers; below, minibatches per second have no meaning
+MOST_WORK = 3 * 10**11  # (layers x workers) squared; the search does 1 to 2 x 10^9 of it per second
 
 
 def partition(
@@ -30,22 +30,25 @@ def partition(
     data_parallel: bool = True,
     state: float = 0.0,
 ) -> Plan:
-    """The plan with the shortest predicted time per minibatch.
+    """Find the plan with the shortest predicted time per minibatch, as PipeDream's partitioner does (section 3.1).
 
     Args:
-        communication: the cost of summing gradients: "ring", as a ring of workers takes, or "paper" as the recurrence
-            prints it (`SYNC`). Of the ring's cost, the levels' latencies are a part: one for a boundary's output, one
-            for its gradient, and 2 (m-1) for each layer with weights that m replicas sum; the printed one has none.
-        straight: no replicas, one stage per worker.
-        hierarchical: True: only plans that follow the levels, as the recurrence does; False: only plans over the
-            collapsed cluster, where replicas may cross servers (15-1); None: the better of the two. A limit on memory
-            is searched under over the collapsed cluster; the best plan by levels is taken where it fits anyway.
-        data_parallel: whether the whole model on every worker is a plan too; without, there are at least two stages.
-        state: bytes of the optimizer's state per byte of weights, as Adam's 2: with a limit on memory they count.
+        communication: the cost of summing gradients: "ring", the cost of a ring all-reduce, or "paper", the cost as the
+            paper's recurrence prints it (`SYNC`). The ring's cost includes the latencies of the levels: one for the
+            output at a boundary, one for its gradient, and 2 (m-1) for each layer with weights that m replicas sum. The
+            printed cost has no latencies.
+        straight: True: one stage per worker, without replicas.
+        hierarchical: True: only plans that follow the levels, as the recurrence does. False: only plans over the
+            collapsed cluster, where the replicas of a stage may span servers (15-1). None: the better of the two. A
+            memory limit is only searched under over the collapsed cluster; the best plan by levels is used if it fits
+            anyway.
+        data_parallel: whether plans may be plain data parallelism, the whole model on every worker. False: at least two
+            stages.
+        state: bytes of the optimizer's state per byte of weights, such as 2 for Adam. They count if memory is limited.
 
     Raises:
-        PipelagError: a profile without times, fewer layers than workers for a straight plan, or no plan that fits
-            into the workers' memory.
+        PipelagError: a profile without times, fewer layers than workers for a straight plan, True for `hierarchical`
+            with a memory limit, or no plan that fits into the workers' memory.
     """
     expect("the profile", profile, Profile, "a pipelag.Profile, such as pipelag.profile(model, inputs)")
     expect("the cluster", cluster, Cluster, "a pipelag.Cluster, such as pipelag.Cluster.load('cluster.yaml')")
@@ -59,12 +62,12 @@ def partition(
     cluster = cluster.without_latency() if communication == "paper" else cluster
     if (len(profile.layers) * cluster.workers) ** 2 > MOST_WORK:
         raise PipelagError(
-            f"{len(profile.layers)} layers on {cluster.workers:,} workers are more than can be searched in minutes; "
+            f"{len(profile.layers)} layers on {cluster.workers:,} workers would take too long to search; "
             "plan for fewer workers, or merge layers"
         )
     if straight and cluster.workers > len(profile.layers):
         raise PipelagError(
-            f"a straight plan for {cluster.workers} workers needs as many layers, and the profile has "
+            f"a straight plan for {cluster.workers} workers needs at least as many layers, but the profile has "
             f"{len(profile.layers)}"
         )
     if not data_parallel and min(cluster.workers, len(profile.layers)) < 2:
@@ -72,8 +75,8 @@ def partition(
     limited = cluster.memory < float("inf")
     if limited and hierarchical:
         raise PipelagError(
-            "how many versions a stage holds depends on the stages behind it, so a memory limit is kept over the "
-            "collapsed cluster only; leave hierarchical out"
+            "a memory limit can only be kept over the collapsed cluster, because the number of versions of a stage "
+            "depends on the stages after it; leave hierarchical out"
         )
     plans: list[Plan | None] = []
     by_levels = not straight and hierarchical is not False and len(cluster.levels) > 1
@@ -87,15 +90,16 @@ def partition(
     fitting = [plan for plan in plans if plan is not None]
     if not fitting:
         raise PipelagError(
-            f"no plan fits: with {cluster.memory / 2**30:.3g} GiB per worker even the smallest stages hold too much; "
-            "use more workers, a smaller minibatch, or recomputation"
+            f"no plan fits: with {cluster.memory / 2**30:.3g} GiB per worker even the smallest stages need too much "
+            "memory; use more workers, a smaller minibatch, or recomputation"
         )
-    # Each by its own search's count: `predict` takes the links between a plan's own workers and knows no sums by levels
+    # Compare each plan by its own search's period. `predict` would differ: it takes the links between the plan's own
+    # workers, and does not sum gradients level by level.
     return min(fitting, key=lambda plan: plan.period or 0.0)
 
 
 def check_times(profile: Profile) -> None:
-    """Refuse profiles that say nothing about time, and layers whose times or sizes are no numbers."""
+    """Refuse profiles whose layers take no time, and times or sizes that are no finite numbers from 0 on."""
     if not profile.layers:
         raise PipelagError("the profile has no layers")
     for layer in profile.layers:
@@ -105,8 +109,8 @@ def check_times(profile: Profile) -> None:
             is_number = isinstance(value, Real)
             if not (is_number and 0 <= value < inf):
                 raise PipelagError(
-                    f"layer {layer.layer} '{layer.name}' has the {name} {shown(value)}; it should be a number from 0 "
-                    "on: profile the model again"
+                    f"layer {layer.layer} '{layer.name}' has {name} {shown(value)}; it should be a number from 0 on; "
+                    "profile the model again"
                 )
     if sum(layer.total_ms for layer in profile.layers) < LEAST_MS:
         raise PipelagError(
@@ -128,7 +132,7 @@ def _search(
     summed = np.where(upper, rings[1:][None, :] - rings[:-1][:, None], 0)  # layers of i..j with gradients to sum
     inner = np.where(upper, time[1:][None, :] - time[:-1][:, None], np.inf)  # A^0(i -> j): their time
     if not data_parallel:
-        inner[0, -1] = np.inf  # no worker has all layers; replicas of a pipeline inside servers do
+        inner[0, -1] = np.inf  # no worker may have all layers; several servers may each hold a whole pipeline
     solved: list[_Level] = []
     for number, level in enumerate(cluster.levels):
         top = number == len(cluster.levels) - 1
@@ -144,7 +148,7 @@ def _search(
 
 
 class _Stage:
-    """T^k(i -> j, m): seconds of one stage, replicated on m components of the level below."""
+    """T^k(i -> j, m): the seconds of a stage that is replicated on m components of the level below."""
 
     def __init__(
         self, level: Level, inner: np.ndarray, between: np.ndarray, summed: np.ndarray, sync: Any, straight: bool
@@ -155,7 +159,7 @@ class _Stage:
         self.messages = np.array([[summed_messages(m)] for m in range(1, level.workers + 1)])
 
     def seconds(self, i: Any, j: Any) -> np.ndarray:
-        """[m, layers], m from 1, of the stages from `i` to `j`, one of which is a slice."""
+        """[m, layers], m from 1: the seconds of the stages of layers `i` to `j`, one of which is a slice."""
         inner, weights = self.inner[i, j][None, :], self.between[i, j][None, :]
         sent = self.sync(weights, self.replicas, self.level.bandwidth)
         if self.level.latency:
@@ -168,9 +172,9 @@ class _Stage:
 
 
 class _Limit:
-    """Which stages fit into memory: as `plan.memory_of` counts, versions of weights and activations, gradients, state.
+    """The limit on memory: a stage holds versions of weights and activations, gradients and state (`plan.memory_of`).
 
-    A stage holds ceil(workers from here on / its replicas) versions.
+    A stage holds ceil(workers from this stage on / its replicas) versions.
     """
 
     def __init__(self, profile: Profile, cluster: Cluster, state: float) -> None:
@@ -184,22 +188,24 @@ class _Limit:
         self.memory, self.workers = cluster.memory, cluster.workers
 
     def keep(self, seconds: np.ndarray, i: Any, j: Any, before: int) -> np.ndarray:
-        """These stages' seconds, [m, layers], infinite of those that do not fit with so many workers before them."""
+        """The seconds of these stages, [m, layers], infinite where a stage with `before` workers before it does not
+        fit.
+        """
         replicas = np.arange(1, len(seconds) + 1)[:, None]
         versions = -(-(self.workers - before) // replicas)
         return np.where(versions * self.stashed[i, j] + self.once[i, j] <= self.memory, seconds, np.inf)
 
 
 class _Level:
-    """All subproblems of one level: best[i, m, j] = A^k(i -> j, m), m from 0 (which cannot be).
+    """All subproblems of one level: best[i, m, j] = A^k(i -> j, m), with m from 0, where it is infinite.
 
-    On the top level only those that begin at the first layer are needed.
+    The top level needs only the subproblems that begin at the first layer.
     """
 
     def __init__(self, stage: _Stage, message: np.ndarray, top: bool, limit: _Limit | None) -> None:
         self.stage, self.message, self.limit = stage, message, limit
         self.count, self.total = len(message), stage.level.workers
-        begin = 1 if top else self.count  # how many first layers are needed
+        begin = 1 if top else self.count  # the number of first layers that are needed
         self.best = np.full((begin, self.total + 1, self.count), np.inf)
         for i in range(begin):
             self.best[i, 1:, i:] = self.whole(i)
@@ -210,24 +216,25 @@ class _Level:
                 self.extend(self.best[i, :, after], np.maximum(self.best[i, :, s], message[s]), tail, s)
 
     def whole(self, i: int) -> np.ndarray:
-        """[m, last layers from i on]: seconds of the stages that hold all there is."""
+        """[m, last layers from i on]: the seconds of plans with a single stage that begins at layer i."""
         seconds = self.stage.seconds(i, slice(i, None))
         if self.limit is not None:
             seconds = self.limit.keep(seconds, i, slice(i, None), 0)
         return seconds
 
     def extend(self, best: np.ndarray, front: np.ndarray, tail: np.ndarray, s: int) -> None:
-        """Take one more stage behind layer s into account.
+        """Consider the plans whose last stage begins right after layer s.
 
         Args:
-            best: [m, last layers], made smaller where this is better.
-            front: [m], of the stages up to s and the message behind them; tail: [m, last layers], of the stage itself.
+            best: [m, last layers], lowered where these plans are better.
+            front: [m], the seconds of the stages up to s and of the message behind them.
+            tail: [m, last layers], the seconds of the last stage.
         """
         worst = np.maximum.accumulate(best.max(axis=1)[::-1])[::-1]
         scratch = np.empty_like(tail)
         for before in range(1, self.total):
             if front[before] >= worst[before + 1]:
-                continue  # nothing gets better
+                continue  # no entry can improve
             last = tail[: self.total - before]
             if self.limit is not None:
                 last = self.limit.keep(last, s + 1, slice(s + 1, None), before)
@@ -235,9 +242,9 @@ class _Level:
             np.minimum(best[before + 1 :], here, out=best[before + 1 :])
 
     def split(self, i: int, j: int, m: int) -> tuple[int, int]:
-        """(last layer before the last stage, its m') of the best plan, or (-1, m): there is one stage.
+        """The best plan's last layer before its last stage, and that stage's m'; (-1, m): it has only one stage.
 
-        Of equally good ones that with the smallest m', then with the shortest front.
+        Among equally good plans, the one with the smallest m', then the fewest layers before the last stage.
         """
         least = self.best[i, m, j]
         if self.whole(i)[m - 1, j - i] == least:
@@ -253,7 +260,7 @@ class _Level:
 
 
 def _stages(solved: list[_Level], level: int, i: int, j: int, m: int, replicas: int) -> Iterator[tuple[int, int, int]]:
-    """The stages of A^level(i -> j, m), each on `replicas` times as many workers as the subproblem says."""
+    """The stages (first layer, last layer, workers) of A^level(i -> j, m), each on `replicas` times its own workers."""
     if level < 0:
         yield i, j, replicas
         return

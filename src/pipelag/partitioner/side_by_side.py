@@ -1,4 +1,4 @@
-"""Arms side by side over one network: a row for each, on every number of GPUs."""
+"""Time arms side by side over one network: a log row for each, on every number of GPUs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pipelag.partitioner.replicated import Replicated
 def arm_rows(
     arms: Sequence[Arm], ground: Ground, workers: Sequence[int], cuts: Sequence[int] | None = None
 ) -> Iterator[Row]:
-    """A row per number of GPUs and arm (`Placed.row`).
+    """One row (`Placed.row`) per number of GPUs and arm.
 
     Args:
-        cuts: of the straight plan that all pipelines share; none: the partitioner's.
+        cuts: the cuts of the straight plan that all pipelines share; None: the partitioner's.
 
     Raises:
         PipelagError: cuts that do not fit the network, or more GPUs than it has layers.
@@ -25,7 +25,7 @@ def arm_rows(
     for count in workers:
         for samples in (arm.samples(count, ground.batch) for arm in arms):
             if samples:
-                ground.profiles.at(samples)  # all that will be needed, before sizes are taken from any two of them
+                ground.profiles.at(samples)  # make all that are needed before `sizes` draws a line through two
     for count in workers:
         plan: Plan | None = None
         for arm in arms:

@@ -25,11 +25,11 @@ NO_LOG = "no log"  # the status of a run that is asked for and not there; of one
 NOT_READ = "not read"  # of one whose log is damaged, or is not what its run wrote
 # What docs/judging.md says at length.
 JUDGING = (
-    "A claim holds or fails where logs tell it, within the tolerance that it names. It cannot be judged where runs are "
-    "missing, where arms cannot be told apart, or where only the paper's own data, model and length, or GPUs, "
-    "could tell. Trained methods are compared seed by seed: one is ahead of another where the whole 95 % interval of "
-    "their mean difference is above nought. In verdicts ± is half such an interval, of one seed that of the test set's "
-    "samples; in tables ± is what they say it is."
+    "A claim holds or fails where the logs decide it, within the tolerance that it names. It cannot be judged where "
+    "runs are missing, where arms cannot be told apart, or where only the paper's own data, model and length, or GPUs, "
+    "could decide it. Trained methods are compared seed by seed: one is ahead of another where the whole 95 % interval "
+    "of their mean difference is above zero. In verdicts, ± is half of such an interval; with one seed, it is that of "
+    "the test set's sampling error. In tables, ± is what their notes say."
 )
 FIGURE_FILES, TABLE_FILES = ("svg", "pdf", "png", "csv"), ("csv", "md", "tex")
 
@@ -265,7 +265,7 @@ def unreadable(svg: Path) -> str:
 
 def unlike(paper: Paper) -> str:
     """What introduces how runs fall short of a paper's, or of a study's own at the full setting."""
-    return "not the paper's" if paper.citation else "short of the full setting"
+    return "different from the paper" if paper.citation else "short of the full setting"
 
 
 def title_of(paper: Paper, result: str) -> str:

@@ -75,49 +75,49 @@ def ranked(
 
 
 RULE = (
-    "Order: what fits into a GPU's memory (with recomputation where it is needed) and costs no more accuracy than is "
-    "accepted comes first; within that the quickest; of equally quick ones the least loss at the worse end of its "
-    "interval, the least staleness, the least memory. A method without staleness computes what sequential training "
-    "does, so it needs no log."
+    "Order: methods come first that fit into a GPU's memory (if necessary with recomputation) and lose no more "
+    "accuracy than accepted; then the fastest; among equally fast methods, those with the smallest loss at the "
+    "worse end of its interval, the least staleness and the least memory. A method without staleness computes the "
+    "same as sequential training, so it needs no log."
 )
 
 
 WORDS = (
-    "Memory: of the fullest GPU; staleness: what forwards miss; a loss of accuracy is the mean over seeds and half the "
-    "95 % interval, of other work than yours."
+    "Memory is that of the fullest GPU, and staleness counts the updates that forward passes miss. A loss of accuracy "
+    "is the mean over seeds ± half the 95 % interval, measured on another task than yours."
 )
 
 
 def verdict(rows: Sequence[Ranked], accept: float | None, memory: float) -> str:
-    """The advice in one sentence, with its reason."""
+    """One sentence: which method to use, and why."""
     points = "point" if accept == 1 else "points"
     bound = f"a loss of at most {accept:g} {points}" if accept is not None else "any loss of accuracy"
     if not rows or not rows[0].accepted(accept):
         why = "none fits into a GPU's memory" if not any(row.choice.usable for row in rows) else f"none has {bound}"
-        return f"None can be advised: {why}."
+        return f"No method can be advised: {why}."
     choice, evidence = rows[0].choice, rows[0].evidence
-    recomputing = ", recomputing" if choice.recompute else ""
+    recomputing = ", with recomputation" if choice.recompute else ""
     if evidence is not None:
-        cost = f"its loss of accuracy is {evidence.text()} points by the logs of {evidence.origin()}"
+        cost = f"it loses {evidence.text()} points of accuracy in the logs of {evidence.origin()}"
     elif choice.stale:
-        cost = "what it costs in accuracy no log says"
+        cost = "no log says how much accuracy it loses"
     else:
-        cost = "nothing in it is stale"
+        cost = "it uses no stale weights"
     most = max(choice.updates)
-    cost += f"; an update is of up to {most} minibatches, which a smaller --batch makes up for" if most > 1 else ""
+    cost += f"; an update covers up to {most} minibatches, which a smaller --batch can make up for" if most > 1 else ""
     room = "" if memory == float("inf") else f" of {memory / GB:.3g}"
     equal = sum(row.accepted(accept) and row.throughput == rows[0].throughput for row in rows)
     rate = f"{choice.throughput:,.0f}" if choice.throughput >= 1000 else f"{choice.throughput:.4g}"
-    others = "" if equal == 1 else f", with {equal - 1} equally quick ones"
+    others = "" if equal == 1 else f", with {equal - 1} equally fast ones"
     return (
-        f"I would use {choice.method.name} ({choice.config}{recomputing}): of the methods that fit, with {bound}, "
-        f"it is the quickest{others}, {rate} samples per second with {choice.fullest.total() / GB:.3g}{room} GB "
+        f"Use {choice.method.name} ({choice.config}{recomputing}): of the methods that fit, with {bound}, "
+        f"it is the fastest{others}: {rate} samples per second with {choice.fullest.total() / GB:.3g}{room} GB "
         f"on the fullest GPU, and {cost}."
     )
 
 
 def short(values: Sequence[int]) -> str:
-    """Numbers per stage as text, shortened if there are many stages."""
+    """Numbers per stage; of many, the first ones and the last."""
     if len(set(values)) == 1 and len(values) > 4:
         return f"{values[0]} on all"
     if len(values) > 8:
@@ -126,8 +126,8 @@ def short(values: Sequence[int]) -> str:
 
 
 def fitting(row: Ranked) -> str:
-    """Whether the choice fits into memory: "yes", "recomputing" (only with recomputation) or "no"."""
-    return "yes" if row.choice.fits else "recomputing" if row.choice.fits_recomputing else "no"
+    """Whether it fits: yes, no, or only with recomputation."""
+    return "yes" if row.choice.fits else "with recomputation" if row.choice.fits_recomputing else "no"
 
 
 def memory(*kinds: str) -> Any:
@@ -136,7 +136,7 @@ def memory(*kinds: str) -> Any:
 
 
 def lost(row: Ranked) -> Cell:
-    """The loss of accuracy, or "no log"."""
+    """The loss of accuracy, or `no log`."""
     return row.evidence.text() if row.evidence is not None else "no log"
 
 
@@ -147,38 +147,40 @@ COLUMNS = [
     Col("cut after layers", lambda row: short(row.choice.plan.cuts) or "none"),
     Col("microbatches", lambda row: row.choice.microbatches),
     RATE,
-    Col("GB a GPU", memory("weights"), "{:.3g}", "weights"),
-    Col("GB a GPU", memory("versions", "remembered"), "{:.3g}", "versions"),
-    Col("GB a GPU", memory("gradients"), "{:.3g}", "gradients"),
-    Col("GB a GPU", memory("optimizer"), "{:.3g}", "optimizer"),
-    Col("GB a GPU", memory("inputs", "activations"), "{:.3g}", "activations"),
-    Col("GB a GPU", lambda row: row.choice.fullest.total() / GB, "{:.3g}", "all"),
+    Col("GB per GPU", memory("weights"), "{:.3g}", "weights"),
+    Col("GB per GPU", memory("versions", "remembered"), "{:.3g}", "versions"),
+    Col("GB per GPU", memory("gradients"), "{:.3g}", "gradients"),
+    Col("GB per GPU", memory("optimizer"), "{:.3g}", "optimizer"),
+    Col("GB per GPU", memory("inputs", "activations"), "{:.3g}", "activations"),
+    Col("GB per GPU", lambda row: row.choice.fullest.total() / GB, "{:.3g}", "all"),
     Col("fits", fitting),
-    Col("staleness by stage, minibatches", lambda row: short(row.choice.staleness)),
-    Col("minibatches an update", lambda row: short(row.choice.updates)),
+    Col("staleness per stage, minibatches", lambda row: short(row.choice.staleness)),
+    Col("minibatches per update", lambda row: short(row.choice.updates)),
     Col("loss of accuracy, points", lost),
 ]
 
 
 def board(rows: Sequence[Ranked], without: dict[str, str], notes: Sequence[str]) -> Table:
-    """The table of all choices, with notes on where the losses come from and which methods are left out and why."""
-    origins = dict.fromkeys(f"{r.choice.method.name}: {r.evidence.origin()}" for r in rows if r.evidence is not None)
+    """The table, with notes on the origin of the losses and on methods that are left out."""
+    origins = dict.fromkeys(
+        f"{r.choice.method.name} is from {r.evidence.origin()}" for r in rows if r.evidence is not None
+    )
     sentences = [RULE, *notes, WORDS]
-    sentences += [f"Loss of {origin}." for origin in origins]
+    sentences += [f"The loss of {origin}." for origin in origins]
     if any(row.evidence is None for row in rows):
-        sentences.append("'no log': no log of the results asked for has this method beside training without delay.")
+        sentences.append("'no log': no log that was read has this method beside training without delay.")
     reasons: dict[str, list[str]] = {}
     for name, why in without.items():
         reasons.setdefault(why.replace(f"the arm '{name}'", "it").replace(f"'{name}'", "it"), []).append(name)
     sentences += [f"Left out: {', '.join(names)}: {why}." for why, names in reasons.items()]
     quickest = max((row.choice.throughput for row in rows), default=1.0)
-    places = max(1, 2 - floor(log10(quickest)))  # three significant digits: large models have rates far below 1
+    places = max(1, 2 - floor(log10(quickest)))  # three digits: a large model may take seconds per sample
     columns = [replace(col, format=f"{{:.{places}f}}") if col is RATE else col for col in COLUMNS]
     return tabulated(rows, columns, "Methods for this model on this cluster", sentences)
 
 
 def record(row: Ranked) -> dict[str, Any]:
-    """A row in full as plain values for programs: bytes, seconds, every stage."""
+    """A complete row for programs: bytes, seconds, all stages."""
     choice, evidence = row.choice, row.evidence
     stages = []
     for number, (stage, memory_of_stage) in enumerate(zip(choice.plan.stages, choice.memory, strict=True)):

@@ -47,7 +47,7 @@ class Arrival:
         return Arrival(unit * self.after, unit * self.by, self.by_rate)
 
 
-BETWEEN = "whenever between two evaluations runs arrive"
+BETWEEN = "whenever between two evaluations each run reaches the target"
 Arrivals = dict[int, Arrival]  # by seed
 ANY = Difference(math.inf, 0.0, 0)  # above any bound
 

@@ -130,7 +130,7 @@ class Context:
         parts = [*_lengths(runs), _seeds(runs, shown_seeds, spread)]
         simulated = [item.arm.spec for item in runs if item.arm.spec.executor == "simulated"]
         if any(phase.stages > 1 for spec in simulated for phase in spec.phases):
-            parts.append("the stages' delays emulated in one process")
+            parts.append("delays simulated in one process")
         short = self.shortfalls if whole else shortfall_of(self.beside_full(), shown=True)
         missing = "; ".join(text for text in (short, self.releases()) if text)
         return "; ".join(parts) + (f". {self.unlike}: {missing}." if missing else ".")
@@ -174,12 +174,12 @@ class Context:
             machines = sorted({str(log.environment.get("device")) for _, log in logged})
             levels = [level for spec, _ in logged for level in spec.options.get("cluster", {}).get("levels", ())]
             latency = (
-                "with the latency of their links" if any(one.get("latency") for one in levels) else "without latency"
+                "with the links' latency" if any(one.get("latency") for one in levels) else "without message latency"
             )
             how = {
-                "simulated": f"Simulated by discrete events from {what}, messages {latency}.",
+                "simulated": f"Discrete-event simulation on {what}, {latency}.",
                 "counted": f"Counted from {what}.",
-                "described": "As the plans' clusters are described, not measured.",
+                "described": "Taken from the descriptions of the plans' clusters, not measured.",
                 "measured": f"Measured on {', '.join(machines)}.",
             }
             sentences.append(how[self.result.options.get("source", "simulated")])
@@ -227,7 +227,7 @@ def _lengths(runs: Sequence[Item]) -> list[str]:
         what = f"{titles.network(spec.model.name)} on {data.get('title', data.get('name', '?'))}"
         steps_of.setdefault(what, []).append(spec.steps)
     replicated = any(max(phase.replicas, default=1) > 1 for item in runs for phase in item.arm.spec.phases)
-    unit = "minibatches (a stage with replicas updates once for as many)" if replicated else "updates"
+    unit = "minibatches (a stage with n replicas updates once per n minibatches)" if replicated else "updates"
     return [
         f"{what}, {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "") + f" {unit}"
         for what, steps in steps_of.items()

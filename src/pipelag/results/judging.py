@@ -60,7 +60,7 @@ def measured(context: Context, holds: bool | None, why: str, tolerance: str, **l
     labels: select the runs that the claim rests on.
     """
     short = context.shortfall(**labels)
-    return Finding(holds, why + (f" (here {short})" if short else ""), tolerance, conditions=short)
+    return Finding(holds, why + (f" (here: {short})" if short else ""), tolerance, conditions=short)
 
 
 def on_gpus(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
@@ -68,7 +68,8 @@ def on_gpus(context: Context, holds: bool | None, why: str, tolerance: str, **la
     devices = {item.log.environment.get("device", "") for item in context.select(**labels) if item.log is not None}
     cores = sorted(device for device in devices if device.endswith("cores)"))
     if cores:
-        return Finding(None, f"{why}; this needs GPUs: here workers are cores of {' and '.join(cores)}", tolerance)
+        here = f"only GPUs can decide this, and here the workers are cores of {' and '.join(cores)}"
+        return Finding(None, f"{why}; {here}", tolerance)
     return measured(context, holds, why, tolerance, **labels)
 
 
@@ -84,7 +85,8 @@ def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labe
     short = context.shortfall(**labels)
     if short:
         (TESTS.get() or []).clear()  # the tests do not decide the claim
-        return Finding(None, f"{why}; this needs the paper's runs ({short})", tolerance, learnt=True, conditions=short)
+        why += f"; only runs like the paper's can decide this (here: {short})"
+        return Finding(None, why, tolerance, learnt=True, conditions=short)
     release = context.releases(**labels)
     why += f" ({release})" if release else ""
     return Finding(holds, why, tolerance, learnt=True, conditions=release)
@@ -362,12 +364,12 @@ def ordered(values: Sequence[Mapping[int, float]]) -> tuple[bool | None, str]:
 
 
 SEEDS = (
-    "paired over seeds, 95 % interval of Student's t; with one seed that of the test set's samples, "
-    "without which one seed tells nothing"
+    "differences paired over seeds, with their 95 % interval (Student's t); with one seed, the interval of the test "
+    "set's sampling error, and where none is known nothing can be told"
 )
-ONE_MORE = "where one more pair of runs would lie, 95 % interval of Student's t over seeds; one seed cannot tell"
+ONE_MORE = "the 95 % prediction interval for one more pair of runs (Student's t over seeds); one seed cannot tell"
 
 
 def half_a_unit(half: float) -> str:
     """In words, the tolerance for rounding that a printed value gets in addition to `ONE_MORE`. half: in points."""
-    return f"and half a unit of the last printed digit, {half:g} points"
+    return f"plus half a unit of the last printed digit, {half:g} points"

@@ -1,4 +1,4 @@
-"""What the notebooks share: access to a paper's drawn results, its verdicts and the logs of its runs."""
+"""The functions of the notebooks: a paper's results as the workflow drew them, its verdicts, and its logs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Shelf:
         return Path(self.scale.figures) / self.paper.id
 
     def show(self, *names: str) -> None:
-        """Display results by name, by default all; for one that is not drawn yet, print the command that draws it."""
+        """Display the results named, by default all. For one that is not drawn yet, print the command that draws it."""
         from IPython.display import SVG, Markdown, display
 
         for name in names or reading_order(self.paper):
@@ -53,7 +53,7 @@ class Shelf:
                 print(f"not drawn yet: snakemake --cores all {told}{self.paper.id}_{name}")
 
     def verdicts(self) -> pd.DataFrame:
-        """Every claim of the drawn results, with its verdict and the numbers that it rests on."""
+        """Every claim of the results that are drawn, with its verdict and the numbers that decide it."""
         pd.set_option("display.max_colwidth", None)
         rows: list[dict[str, Any]] = []
         for name in reading_order(self.paper):
@@ -67,13 +67,12 @@ class Shelf:
         return tidy(Context.load(self.paper, name, self.scale).items)
 
     def pick(self, result: str = "", method: str = "", **labels: str) -> pd.DataFrame:
-        """One line per run, of one result or all, optionally of one method or with labels (arm="4-stage").
+        """One line per run of a result, or of all, with this method and these labels (arm="4-stage").
 
         Columns: the result, labels, seed, the methods of the run's phases, id, status, and every metric's last value.
 
         Raises:
-            PipelagError: the method is unknown, or the paper has no such result or label; the message gives the
-                nearest names.
+            PipelagError: an unknown method, or a result or label that the paper does not have; it names the nearest.
         """
         rows: list[dict[str, Any]] = []
         for name in [result] if result else reading_order(self.paper):
@@ -94,12 +93,12 @@ class Shelf:
         return runs.reset_index(drop=True)
 
     def curves(self, result: str, metric: str = "accuracy", method: str = "", **labels: str) -> pd.DataFrame:
-        """A metric over the steps of the selected runs. Columns: `line` (labels, seed, id), step, and the metric.
+        """A metric over the steps of the chosen runs: columns `line` (labels, seed, id), `step`, and the metric.
 
-        Of a metric with a value per stage, the mean over stages is taken.
+        A metric with a value per stage is averaged over the stages.
 
         Raises:
-            PipelagError: no log has the metric (the message gives those that exist); and as in `pick`.
+            PipelagError: a metric that no log has; it names those that logs have. See also `pick`.
         """
         rows, known = [], set()
         for item in self._items(result, method, labels):
@@ -114,16 +113,13 @@ class Shelf:
         return pd.DataFrame(rows, columns=["line", "step", metric])
 
     def plot(self, result: str, metric: str = "accuracy", method: str = "", **labels: str) -> Any:
-        """The curves of the selected runs as a figure; without logs the figure says so."""
+        """A figure with the curves of the chosen runs; without logs, a note in their place."""
         frame = self.curves(result, metric, method, **labels)
         chart = Lines(Axis("step", limits=(0, None)), metric, line="line", panel="result", smooth=True, height=2.6)
         return chart.draw(frame.assign(result=result))
 
     def compare(self, result: str) -> pd.DataFrame:
-        """What the paper reports and claims about a result, beside the verdicts on the logs as they are now.
-
-        The result need not be drawn.
-        """
+        """What the paper reports and claims, beside what the logs say; claims are judged now, drawn or not."""
         context = Context.load(self.paper, result, self.scale)
         load_results(self.paper)
         reported = [
@@ -156,13 +152,13 @@ class Shelf:
         ]
 
     def log(self, name: str, **labels: str) -> pd.DataFrame | None:
-        """The lines of one run's log; None if it has none."""
+        """The lines of one run's log; None if there is no log."""
         log = Context.load(self.paper, name, self.scale).log(**labels)
         return pd.DataFrame(log.rows) if log is not None else None
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers in a line of a log; a list of numbers counts with its mean."""
+    """The numbers of a log's line; for a list of numbers, its mean."""
     numbers = {}
     for key, value in row.items():
         values = value if isinstance(value, list) else [value]

@@ -54,7 +54,7 @@ def shortfall_of(pairs: Iterable[Pair], most: int | None = MOST, shown: bool = F
     if shown and most is not None:
         named = named + [(rank, words) for rank, words in ranked[most:] if rank in (REMEDY, TESTED)]
         named.sort(key=lambda reason: LENGTH + 0.5 if reason[0] == TESTED else reason[0])
-    return "; ".join(words for _, words in named) + (" and more" if len(named) < len(ranked) else "")
+    return "; ".join(words for _, words in named) + ("; and other differences" if len(named) < len(ranked) else "")
 
 
 def _in_words(reason: Reason, values: list[Values]) -> str:
@@ -131,7 +131,7 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
         stages = (max((phase.stages for phase in run.phases), default=1) for run in (spec, theirs))
         yield from _differing(REST, "{} stages instead of {}", stages)
     scaled = [run.options.get("standardise", True) for run in (spec, theirs)]
-    yield from _differing(REST, "inputs standardised" if scaled[0] else "inputs from 0 to 1", scaled)
+    yield from _differing(REST, "inputs standardised" if scaled[0] else "inputs scaled to 0 to 1", scaled)
     if training:
         yield from _trained(spec, theirs)
         yield from _remedied(spec, theirs)
@@ -153,7 +153,8 @@ def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
         yield from _differing(REST, "minibatches of {} instead of {}", _samples(spec, theirs))
     if (ours := spec.optimizer) and (printed := theirs.optimizer):
         yield from _differing(REST, "the optimizer {} instead of {}", (ours.name, printed.name))
-        yield from _differing(RATE, "a rate of {} instead of {}", (ours.lr, printed.lr), "rates of {} instead of {}")
+        words = "a learning rate of {} instead of {}", "learning rates of {} instead of {}"
+        yield from _differing(RATE, words[0], (ours.lr, printed.lr), words[1])
         yield from _differing(DETAIL, "a weight decay of {} instead of {}", (ours.weight_decay, printed.weight_decay))
         if ours.name == printed.name:
             settings = [optimizer.model_dump(exclude={"name", "lr", "weight_decay"}) for optimizer in (ours, printed)]
@@ -197,7 +198,7 @@ def _regularised(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Value
     words = "sequences of {} instead of {}" if all(lengths) else "sequences of another length"
     yield from _differing(DETAIL, words, lengths)
     augmented = (run.data and run.data.augment for run in (spec, theirs))
-    yield from _differing(DETAIL, "images augmented otherwise", augmented)
+    yield from _differing(DETAIL, "other image augmentation", augmented)
 
 
 def _tested(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
@@ -216,9 +217,9 @@ def _scheduled(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]
     apart = {"horizon", "warmup"}
     ends = [(schedule.horizon or run.steps) / run.steps for schedule, run in ((here, spec), (there, theirs))]
     if here.model_dump(exclude=apart) != there.model_dump(exclude=apart) or abs(ends[0] - ends[1]) > 0.05:
-        yield Reason(DETAIL, "another schedule of rates"), ()
+        yield Reason(DETAIL, "another learning-rate schedule"), ()
     by_stage = ([phase.stage_lr for phase in run.phases] for run in (spec, theirs))
-    yield from _differing(DETAIL, "other rates by stage", by_stage)
+    yield from _differing(DETAIL, "other learning rates by stage", by_stage)
     shares = [min(1.0, run.lr_schedule.warmup / run.steps) for run in (spec, theirs)]
     if abs(shares[0] - shares[1]) > 0.005:
         yield Reason(DETAIL, "a warm-up over {} of the steps instead of {}"), tuple(f"{share:.1%}" for share in shares)

@@ -166,7 +166,8 @@ def judged(context: Context, claim: Claim) -> Verdict:
         TESTS.reset(recording)
     least = min((test.against for test in tests), default=1.0)
     if finding.holds is False and least < 1 and len(tests) * least > LEVEL and len(tests) > 1:
-        why = f"{finding.why}; of {len(tests)} tests the surest against it has p = {least:.3f}: too little for one"
+        against = f"the strongest against the claim has p = {least:.3f}, too weak among so many"
+        why = f"{finding.why}; of {len(tests)} comparisons, {against}"
         finding = replace(finding, holds=None, why=why)
     p = max((test.favour for test in tests), default=None)
     what = (WORDS[finding.holds], finding.why, finding.tolerance, p, finding.learnt)

@@ -1,1 +1,1 @@
-"""Runs: their spec, their carrying out, their logs."""
+"""Runs: their specs, the code that carries them out, and their logs."""

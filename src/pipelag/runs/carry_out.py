@@ -1,4 +1,4 @@
-"""Carry out a run, of whatever kind."""
+"""Carry out a run of any kind."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from pipelag.runs.spec import RunSpec
 
 
 def resolve_device(name: str, workers: int | None = None) -> str:
-    """`auto` is the first GPU where there is one for every worker; a GPU asked for that is not there is refused.
+    """The torch device that a name stands for. `auto` is the GPU if there is one for every worker, else the CPU.
 
     Args:
-        workers: processes on this machine, which have a GPU each ("cuda") or share the one that is named ("cuda:N");
-            None: this process computes.
+        name: auto, cpu, cuda or cuda:N.
+        workers: the number of processes on this machine. With "cuda" each has a GPU of its own; with "cuda:N" all
+            share that GPU. None: this process computes by itself.
+
+    Raises:
+        PipelagError: an unknown device, or a GPU that torch does not see.
     """
     import torch
 
@@ -32,7 +36,7 @@ def resolve_device(name: str, workers: int | None = None) -> str:
         needed = workers or 1
         if 0 < count < needed:
             print(
-                f"pipelag: {workers} workers need {workers} GPUs, and this machine has {count}: they run on the CPU",
+                f"pipelag: {workers} workers need {workers} GPUs, but this machine has {count}, so they run on the CPU",
                 file=sys.stderr,
             )
         return "cpu" if count < needed else "cuda:0" if workers is None else "cuda"
@@ -49,22 +53,24 @@ def resolve_device(name: str, workers: int | None = None) -> str:
 
 
 def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Run `spec` into the folder `out`; returns the summary that was written. No two at once in one folder.
+    """Carry out the run `spec` in the folder `out`; returns the summary that was written.
+
+    The folder is locked meanwhile: two runs cannot be at work in it at once.
 
     Args:
         device: auto, cpu, cuda or cuda:N.
-        threads: of the CPU, for all of the run's processes together.
+        threads: CPU threads for all of the run's processes together.
 
     Raises:
-        PipelagError: a device that is not there, a folder that cannot hold a run, or in which one is being made, or
-            what the kind refuses.
+        PipelagError: the device is not there, the folder cannot hold a run, another process is at work in it, or the
+            kind refuses the spec.
     """
     check_places(out)
     kind = KINDS[spec.kind]
     several = spec.kind == "speed" or (spec.kind == "train" and spec.executor == "real")
     if not several or spec.options.get("links"):
         check_world(1, f"this {spec.kind} run")
-    with alone(out / "partial") if leads() else nullcontext():  # with torchrun, rank 0 holds it for all
+    with alone(out / "partial") if leads() else nullcontext():  # under torchrun, rank 0 holds the lock for all ranks
         if not kind.computes:  # needs no torch
             return kind.carry_out(spec, out, "cpu", threads)
         import torch
@@ -80,22 +86,29 @@ def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
 def carry_out_together(
     asked: Sequence[tuple[RunSpec, Path]], device: str, threads: int
 ) -> list[dict[str, Any] | Exception]:
-    """Train several runs in one process, in turns (`pipelag.runs.kinds.together`); returns the summary of each, or
-    what kept it from one.
+    """Train several runs in one process, in turns (`pipelag.runs.kinds.together`).
+
+    Args:
+        asked: each run's spec and folder.
+        device, threads: as for `carry_out`.
+
+    Returns:
+        For each run its summary, or the error that ended it.
 
     Raises:
-        PipelagError: a run that is no simulated training, a folder for two runs or none, or a device that is not there.
+        PipelagError: a run is not a simulated training, two runs have the same folder, a folder cannot hold a run, or
+            the device is not there.
     """
     for number, (spec, out) in enumerate(asked, 1):
         check_places(out)
         if spec.kind != "train" or spec.executor != "simulated":
             what = f"a {spec.kind} run" if spec.kind != "train" else "a training on real workers"
             raise PipelagError(
-                f"run {number} is {what}, and simulated trainings alone take turns in one process; start it by itself"
+                f"run {number} is {what}, but only simulated trainings can share a process; start it by itself"
             )
         if out.resolve() in [other.resolve() for _, other in asked[: number - 1]]:
-            raise PipelagError(f"the folder {out} is given to two runs; give each its own")
-    check_world(1, "trainings that take turns in one process")
+            raise PipelagError(f"the folder {out} is given to two runs; give each run its own folder")
+    check_world(1, "trainings that share a process")
     import torch
 
     from pipelag.runs.kinds.together import train_together

@@ -1,4 +1,4 @@
-"""A run's folder: the growing log while it runs, and the finished files that appear by rename."""
+"""A run's folder: a growing log while the run is under way, then finished files, each put in place by a rename."""
 
 from __future__ import annotations
 
@@ -28,16 +28,19 @@ from pipelag.errors import PipelagError
 from pipelag.files import remove_half_written, write_whole
 from pipelag.runs.spec import RunSpec
 
-PRODUCTS = ("model.pt", "trace.json")  # beside the log, of some runs
-DESCRIPTIONS = ("config.yaml", "environment.json")  # of what was run, and where
+PRODUCTS = ("model.pt", "trace.json")  # some runs leave these beside the log
+DESCRIPTIONS = ("config.yaml", "environment.json")  # what was run, and where
 FILES = (*DESCRIPTIONS, "metrics.jsonl", "summary.json", *PRODUCTS)
 GROWING = ("id", "lock", "metrics.jsonl")
 
 
 class RunFolder:
-    """`metrics.jsonl` grows in `partial/`; `finish` copies it into place and writes `summary.json` last.
+    """The folder of one run. `metrics.jsonl` grows in `partial/`; `finish` copies it into place.
 
-    A folder belongs to one run. Raises `PipelagError` where it holds another's log or checkpoint.
+    `summary.json` is written last, so its presence means that the run is complete.
+
+    Raises:
+        PipelagError: the folder holds the log or a checkpoint of another run.
     """
 
     def __init__(self, path: Path, spec: RunSpec) -> None:
@@ -46,35 +49,36 @@ class RunFolder:
         self.over = path / "partial-over"
         self.metrics = self.partial / "metrics.jsonl"
         self.checkpoint = self.partial / "checkpoint.pt"
-        self.written = hashlib.sha256()  # of the log as this process knows it
+        self.written = hashlib.sha256()  # the log as this process has resumed and written it
         owner = self._owner()
         if owner not in (None, spec.id):
             raise PipelagError(
-                f"the folder {path} holds the run {owner}, and this is {spec.id}; choose another, or remove that one"
+                f"the folder {path} holds the run {owner}, but this is run {spec.id}; choose another folder, or "
+                "remove that run"
             )
-        if self.over.exists():  # of a run that was stopped while it removed it
+        if self.over.exists():  # the run was stopped while it removed this folder
             shutil.rmtree(self.over, ignore_errors=True)
-        remove_half_written(path)  # by one that was killed while it published
+        remove_half_written(path)  # left by a run that was killed in `finish`
         self.partial.mkdir(parents=True, exist_ok=True)
         write_whole(self.partial / "id", spec.id + "\n")
 
     def _owner(self) -> str | None:
-        """The run that is here, finished or not; None where there is none."""
+        """The id of the run in this folder, finished or not; None where there is none."""
         growing, finished = self.partial / "id", self.path / "summary.json"
-        # What trains has hours in its lines; of other kinds they may be those of a run that was refused.
+        # A training's lines may be hours of work; those of other kinds may be left from a run that was refused.
         logged = self.spec.kind == "train" and self.metrics.is_file() and self.metrics.stat().st_size > 0
         if growing.is_file() and (logged or any(self.partial.glob("checkpoint*"))):  # else there is nothing to lose
             run = growing.read_text(errors="replace").strip()
-            return run if re.fullmatch("[0-9a-f]{12}", run) else None  # damaged: checkpoints say whose they are
+            return run if re.fullmatch("[0-9a-f]{12}", run) else None  # if damaged: each checkpoint names its own run
         return _id_in(finished.read_text(errors="replace")) if finished.is_file() else None
 
     def holds(self, offset: int, digest: str) -> bool:
-        """Whether the growing log begins with so many bytes of this SHA-256."""
+        """Whether the first `offset` bytes of the growing log have the SHA-256 `digest`."""
         log = self.metrics.read_bytes() if self.metrics.exists() else b""
-        return len(log) >= offset and hashlib.sha256(log[:offset]).hexdigest() == digest
+        return hashlib.sha256(log[:offset]).hexdigest() == digest
 
     def rewind(self, offset: int) -> None:
-        """Cut the growing log back to the length it had at the checkpoint that is resumed."""
+        """Cut the growing log back to the length in bytes that it had at the checkpoint to be resumed."""
         with self._writing(), open(self.metrics, "ab") as file:
             file.truncate(offset)
         self.written = hashlib.sha256(self.metrics.read_bytes())
@@ -90,7 +94,7 @@ class RunFolder:
             ) from error
 
     def log(self, row: dict[str, Any]) -> int:
-        """Append a line; returns the log's length in bytes afterwards."""
+        """Append a line; returns the new length of the log in bytes."""
         line = (json.dumps(finite(row)) + "\n").encode()
         with self._writing(), open(self.metrics, "ab") as file:
             file.write(line)
@@ -99,22 +103,23 @@ class RunFolder:
             return file.tell()
 
     def sync(self) -> None:
-        """Return when the log is on the disk: a checkpoint that counts on it may be written."""
+        """Flush the log to the disk. A checkpoint that relies on the log may be written after this returns."""
         with self._writing(), open(self.metrics, "ab") as file:
             os.fsync(file.fileno())
 
     def finish(self, summary: dict[str, Any], environment: dict[str, Any]) -> None:
-        """Publish config, environment, metrics and, last, the summary with the log's seal; then drop `partial/`.
+        """Publish config, environment, metrics and, last, the summary with the log's seal; then remove `partial/`.
 
         Raises:
-            PipelagError: no room, the log is not what this process wrote, or `partial/` cannot be dropped.
+            PipelagError: a file cannot be written, the log is not what this process wrote, or `partial/` cannot be
+                removed.
         """
         with self._writing():
             self.metrics.touch()
             log = self.metrics.read_text(errors="replace")
         if seal(log)["sha256"] != self.written.hexdigest():
             raise PipelagError(
-                f"the log {self.metrics} is not what this run wrote: another program or the disk has changed it; "
+                f"the log {self.metrics} is not what this run wrote (another program or the disk has changed it); "
                 f"remove {self.partial} and start again"
             )
         write_whole(self.path / "config.yaml", yaml.safe_dump(self.spec.model_dump(mode="json"), sort_keys=False))
@@ -126,21 +131,21 @@ class RunFolder:
         written["seal"] = digest_of(written)
         write_whole(self.path / "summary.json", json.dumps(written, indent=1) + "\n")
         try:
-            os.replace(self.partial, self.over)  # in one instant: half of it would pass for a half-made run
+            os.replace(self.partial, self.over)  # atomic: a half-removed `partial/` would look like a half-made run
             shutil.rmtree(self.over)
         except OSError as error:
             raise PipelagError(
-                f"the run is finished, but {self.partial}, of which it went on, cannot be removed ({error.strerror}); "
+                f"the run is finished, but its working folder {self.partial} cannot be removed ({error.strerror}); "
                 "remove it"
             ) from error
 
 
 @contextmanager
 def leaving_nothing(path: Path) -> Iterator[None]:
-    """Where what follows raises before anything is computed for the run in this folder: remove what was made for it.
+    """Remove what was created for a run in the folder `path` if the body raises before the run has computed anything.
 
-    That is what `partial/` has of a run without a line or a checkpoint, and folders that are empty then; nothing that
-    stood there before, nor of another process that is at work there.
+    A `partial/` that is new and holds neither a log line nor a checkpoint is removed, then each new folder that is
+    empty. What was there before stays, and so do the files of another process that is at work there.
     """
     made = [place for place in (path / "partial", path, *path.parents) if not os.path.exists(place)]
     try:
@@ -167,9 +172,9 @@ def _remove_begun(partial: Path) -> None:
 
 
 def finished(path: Path, run: str) -> dict[str, Any] | None:
-    """The summary of the run of this id that stands whole in a folder; None where there is none, or a file is not.
+    """The summary of the finished run with the id `run` in a folder; None if it is missing or a file of it is damaged.
 
-    A half-made run beside it is to be gone on with, so it is none then either.
+    Also None if a checkpoint lies in `partial/`: that half-made run is to be resumed.
 
     Raises:
         PipelagError: see `check_places`.
@@ -187,8 +192,9 @@ def finished(path: Path, run: str) -> dict[str, Any] | None:
 
 
 def check_places(path: Path) -> None:
-    """Refuse a run's folder in which something else stands where the run keeps a file or a folder: who opens a pipe
-    waits for ever.
+    """Refuse a run's folder in which a file or folder of the run would be something else, such as a named pipe.
+
+    Opening a pipe would block forever.
     """
     partial = path / "partial"
     folders = [path, partial, partial / "checkpoints"]
@@ -203,41 +209,43 @@ def check_places(path: Path) -> None:
         kind, right = (stat.S_ISDIR, "folder") if place in folders else (stat.S_ISREG, "file")
         if not kind(mode):
             other = "a folder" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "a device or a pipe"
-            raise PipelagError(f"'{place}' is {other}, where a run keeps a {right}; remove it, or choose another place")
+            raise PipelagError(
+                f"'{place}' is {other}, where a run keeps a {right}; remove it, or choose another folder"
+            )
 
 
 def sum_of(path: Path) -> str:
-    """The SHA-256 of a file; raises OSError where there is none, or something that may never end."""
+    """The SHA-256 of a file; raises `OSError` if the path is not a regular file, as reading a pipe might never end."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file")
+        raise FileNotFoundError(f"{path} is not a file")
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_summed(summary: Mapping[str, Any], path: Path) -> bool:
-    """Whether a file beside a run's log is the one whose sum the summary holds; older ones hold none."""
+    """Whether a file beside a run's log has the SHA-256 in the summary; True for older summaries, which hold none."""
     sums = summary.get("files", {})
     return isinstance(sums, dict) and (path.name not in sums or path.is_file() and sum_of(path) == sums[path.name])
 
 
 def seal(log: str) -> dict[str, Any]:
-    """What a summary says of its log, by which a reader sees that it is whole: its lines and their SHA-256."""
+    """The seal of a log, by which a reader of the summary checks that the log is whole: its lines and its SHA-256."""
     return {"rows": len(log.splitlines()), "sha256": hashlib.sha256(log.encode()).hexdigest()}
 
 
 def digest_of(summary: Mapping[str, Any]) -> str:
-    """The SHA-256 of what a summary says, but for its own seal."""
+    """The SHA-256 of a summary without its own seal."""
     content = {key: value for key, value in summary.items() if key != "seal"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def is_as_written(summary: Mapping[str, Any]) -> bool:
-    """Whether a summary says what its run wrote; older ones, which hold no sums of files either, cannot tell."""
+    """Whether a summary is as its run wrote it. Older summaries, which have neither `seal` nor `files`, pass."""
     return summary["seal"] == digest_of(summary) if "seal" in summary else "files" not in summary
 
 
 def _id_in(summary: str) -> str | None:
-    """The run that a summary is of; None where it is damaged."""
+    """The run id in the JSON text of a summary; None where the text is damaged."""
     try:
         return json.loads(summary).get("id")  # type: ignore[no-any-return]
     except (ValueError, AttributeError):
@@ -245,7 +253,7 @@ def _id_in(summary: str) -> str | None:
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN or infinity: they become null."""
+    """The value with None for NaN and infinities, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -256,7 +264,7 @@ def finite(value: Any) -> Any:
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:
-    """Where and with what a run was made: versions, commit, host, device, threads, precision, date (UTC)."""
+    """What a run was made with, and where: versions, commit, host, device, threads, precision, date (UTC)."""
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "host": socket.gethostname(),
@@ -294,8 +302,9 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of this source tree, with `+` behind it where the tree has changes; None outside a checkout, and of a
-    copy that is installed within somebody else's.
+    """The commit of this source tree, with `+` appended if the tree has changes.
+
+    None outside a checkout, and for a copy that is installed inside another project's checkout.
     """
     here = Path(__file__).resolve()
 

@@ -1,12 +1,13 @@
-"""Optimizers by name, and the settings that each takes. No torch until one is made: the workflow reads this.
+"""Optimizers by name, and the settings that each takes. Torch is imported only to make one: the workflow reads this.
 
-One of one's own is a function from the spec and its own options to what makes it from parameters or parameter groups:
+A user's own optimizer is a function from the spec and its own options to a factory. The factory makes the optimizer
+from parameters or parameter groups:
 
     @optimizer("sign_sgd")
     def sign_sgd(spec, scale=1.0):
         return lambda parameters: SignSGD(parameters, lr=scale * spec.lr)
 
-Methods that predict weights ask for its rule, too (`pipelag.methods.prediction.prediction_rule`).
+Methods that predict weights also need the optimizer's prediction rule (`pipelag.methods.prediction.prediction_rule`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Known:
-    """An optimizer: the settings of a spec that it takes, beside its rate, and (spec, **options) -> its factory."""
+    """A registered optimizer.
+
+    settings: the fields of `OptimizerSpec` that it takes beside name, lr and options.
+    make: (spec, **options) -> its factory.
+    """
 
     settings: tuple[str, ...]
     make: Callable[..., OptimizerFactory]
@@ -39,7 +44,10 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 def optimizer(name: str, *settings: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make an optimizer known by name; `settings`: fields of `OptimizerSpec`, beside name, lr and options, it takes."""
+    """Register the decorated optimizer by name.
+
+    `settings`: the fields of `OptimizerSpec` that it takes beside name, lr and options.
+    """
 
     def add(make: Callable[..., Any]) -> Callable[..., Any]:
         free("optimizer", name, OPTIMIZERS)
@@ -53,13 +61,15 @@ def optimizer(name: str, *settings: str) -> Callable[[Callable[..., Any]], Calla
 
 
 class OptimizerSpec(Typed):
-    """SGD as PyTorch writes it (v = m v + (1 - dampening) g; w -= lr v) or as Caffe does (v = m v + lr g; w -= v);
-    Adam, AdamW and NAdam as PyTorch has them; LARS (a rate per layer) for large minibatches; others by `optimizer`.
+    """The optimizer of a run, by name, with its settings.
+
+    sgd: PyTorch's SGD (v = m v + (1 - dampening) g; w -= lr v). caffe_sgd: Caffe's (v = m v + lr g; w -= v). adam,
+    adamw, nadam: PyTorch's. lars: a learning rate per layer, for large minibatches. `optimizer` registers others.
 
     Caffe's SGD differs only when the learning rate changes: its velocity remembers the old rate. SpecTrain's form
-    (equation 1: v = gamma v + (1 - gamma) g) is sgd with dampening = momentum. What a setting that is none stands for
-    is the optimizer's affair: PyTorch's defaults. With the option `decay_vectors: false` weight decay is for matrices
-    and kernels alone, and biases and norms go without.
+    (equation 1: v = gamma v + (1 - gamma) g) is sgd with dampening = momentum. For a setting that is None the optimizer
+    takes its own default, as in PyTorch. With the option `decay_vectors: false` weight decay applies to matrices and
+    kernels only, not to biases and norms.
     """
 
     name: str = "sgd"
@@ -80,32 +90,30 @@ class OptimizerSpec(Typed):
         known = OPTIMIZERS[self.name]
         for key, field in type(self).model_fields.items():
             if key not in ("name", "lr", "options", *known.settings) and getattr(self, key) != field.default:
-                raise ValueError(f"the optimizer '{self.name}' has no {key}")
+                raise ValueError(f"the optimizer '{self.name}' has no {key}; leave it out")
         if self.nesterov and (not self.momentum or self.dampening):
-            raise ValueError(
-                "nesterov looks ahead along a momentum; give a momentum above 0 and no dampening, or leave it out"
-            )
+            raise ValueError("nesterov needs a momentum above 0 and no dampening; give these, or leave nesterov out")
         check_keywords(known.make, 1, self.options, f"option of the optimizer '{self.name}'")
         return self
 
     def given(self, *settings: str) -> dict[str, Any]:
-        """These settings, but for those that are none."""
+        """Those of these settings that are not None."""
         return {key: value for key in settings if (value := getattr(self, key)) is not None}
 
 
 def factory(spec: OptimizerSpec) -> OptimizerFactory:
-    """What makes the optimizer of a spec from parameters or parameter groups."""
+    """The factory of a spec's optimizer, which makes it from parameters or parameter groups."""
     make = OPTIMIZERS[spec.name].make(spec, **spec.options)
     if not callable(make):
         raise PipelagError(
-            f"the optimizer '{spec.name}' gives {kind_of(make)}; it should give a function from parameters to a "
+            f"the optimizer '{spec.name}' returns {kind_of(make)}; it should return a function from parameters to a "
             "torch.optim.Optimizer"
         )
     return make
 
 
 def _decaying(make: Callable[[OptimizerSpec], OptimizerFactory]) -> Callable[..., OptimizerFactory]:
-    """With the option to give tensors of one dimension a group of their own, without weight decay."""
+    """`make` with the option `decay_vectors`: if false, one-dimensional tensors have no weight decay."""
 
     def chosen(spec: OptimizerSpec, decay_vectors: bool = True) -> OptimizerFactory:
         plain = make(spec)
@@ -116,7 +124,7 @@ def _decaying(make: Callable[[OptimizerSpec], OptimizerFactory]) -> Callable[...
 
 
 def _parted(parameters: Iterable[Any]) -> list[dict[str, Any]]:
-    """The groups, or one of the parameters, each in two: what decays, and what does not."""
+    """Each parameter group in two: with weight decay, and without. Plain parameters count as one group."""
     entries = list(parameters)
     groups = entries if isinstance(entries[0], dict) else [{"params": entries}]
     return [
@@ -131,7 +139,7 @@ def _parted(parameters: Iterable[Any]) -> list[dict[str, Any]]:
 @optimizer("sgd", "momentum", "weight_decay", "nesterov", "dampening")
 @_decaying
 def sgd(spec: OptimizerSpec) -> OptimizerFactory:
-    """PyTorch's."""
+    """PyTorch's SGD."""
     import torch
 
     settings = spec.given("lr", "momentum", "weight_decay", "nesterov", "dampening")
@@ -141,7 +149,7 @@ def sgd(spec: OptimizerSpec) -> OptimizerFactory:
 @optimizer("caffe_sgd", "momentum", "weight_decay", "nesterov")
 @_decaying
 def caffe_sgd(spec: OptimizerSpec) -> OptimizerFactory:
-    """Caffe's (`pipelag.stage.optimizers`)."""
+    """Caffe's SGD (`pipelag.stage.optimizers`)."""
     from pipelag.stage.optimizers import CaffeSGD
 
     settings = spec.given("lr", "momentum", "weight_decay", "nesterov")

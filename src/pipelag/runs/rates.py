@@ -1,6 +1,7 @@
-"""Learning rates over a run, by name. No torch: the workflow reads this at every `snakemake` call.
+"""Learning-rate schedules by name. No torch: the workflow reads this at every `snakemake` call.
 
-A schedule of one's own is a function from the spec, the run's steps and its own options to the factor at a step:
+A user's own schedule is a function of the spec, the run's number of steps and its own options. It returns a function
+from a step to the factor on the base learning rate at that step:
 
     @rate_schedule("triangle")
     def triangle(spec, total, peak=0.3):
@@ -24,19 +25,19 @@ RATES: dict[str, Callable[..., Course]] = {}
 
 
 def rate_schedule(name: str) -> Callable[[Callable[..., Course]], Callable[..., Course]]:
-    """Make a schedule known by name: a function (spec, total, **options) -> (step -> factor)."""
+    """Register the decorated schedule by name: (spec, total, **options) -> (step -> factor)."""
 
     return entered("rate schedule", name, RATES)
 
 
 class LRScheduleSpec(Typed):
-    """The factor on the base rate at step t (0-based, counted in minibatches over the whole run).
+    """A learning-rate schedule: the factor on the base rate at step t (0-based, in minibatches over the whole run).
 
     constant: 1. inverse_sqrt: sqrt(warmup / (t + 1)) after the warm-up (fairseq's). inv: (1 + gamma t)^-power (Caffe).
     polynomial: (1 - t / horizon)^power. cosine: (1 + cos(pi t / horizon)) / 2. milestones: gamma^(number of milestones
-    <= t), milestones as fractions of `horizon` so that a shortened run keeps its shape. horizon: the steps that
-    fractions refer to; the run's own total when null. Each is multiplied by the warm-up. Others by `rate_schedule`,
-    whose own options are `options`.
+    <= t); milestones are fractions of `horizon`, so that a shortened run keeps its shape. `horizon` is in steps; null
+    is the run's own total. Each factor is multiplied by the warm-up. `rate_schedule` registers others, which get
+    `options`.
     """
 
     name: str = "constant"
@@ -52,7 +53,7 @@ class LRScheduleSpec(Typed):
         if self.name not in RATES:
             raise unknown("rate schedule", self.name, RATES)
         if list(self.milestones) != sorted(set(self.milestones)):
-            raise ValueError(f"milestones are shares of the horizon, increasing, not {list(self.milestones)}")
+            raise ValueError(f"milestones, shares of the horizon, should increase, not be {list(self.milestones)}")
         check_keywords(RATES[self.name], 2, self.options, f"option of the rate schedule '{self.name}'")
         return self
 
@@ -67,7 +68,7 @@ def factor(spec: LRScheduleSpec, total: int) -> Course:
 
 @rate_schedule("constant")
 def constant(spec: LRScheduleSpec, total: int) -> Course:
-    """1."""
+    """Always 1."""
     return lambda step: 1.0
 
 

@@ -1,4 +1,4 @@
-"""What a run is: everything that can change its outcome, and the hash of that (DESIGN: "Experiments are data").
+"""The spec of a run: everything that can change its outcome. The spec's hash is the run's id.
 
 Importing this module loads neither torch nor numpy: the workflow reads it at every `snakemake` call.
 """
@@ -51,46 +51,52 @@ class DataSpec(Typed):
 
 
 class PhaseSpec(Typed):
-    """A stretch of a run with one method. Hybrid training is two phases; the pipeline drains between them."""
+    """A stretch of a run with one method over one set of cuts.
+
+    Hybrid training has two phases; the pipeline drains between them.
+    """
 
     method: str
     steps: int = Field(gt=0, le=MOST_STEPS)
     cuts: Annotated[Tuple[Cut], Field(max_length=MOST_STAGES - 1)] = ()
-    stage_lr: dict[Stage, Rate] = Field(default_factory=dict)  # base rate of a stage (1-based), where it differs
-    options: Options = Field(default_factory=dict)  # of the method: {"annealing": 400}
+    stage_lr: dict[Stage, Rate] = Field(default_factory=dict)  # base rates of the stages (1-based) whose rate differs
+    options: Options = Field(default_factory=dict)  # the method's, such as {"annealing": 400}
     microbatches: int = Field(default=1, gt=0, le=MOST_BATCH)  # equal parts of a minibatch, one update for all
-    # Run a stage's forward again before its backward instead of keeping its activations; or that of so many stages.
+    # True: run a stage's forward again before its backward instead of keeping its activations. A number: recompute
+    # segments of so many stages, each from one checkpoint.
     recompute: bool | Annotated[int, Field(ge=0, le=MOST_STAGES)] = False
     replicas: Tuple[
         Annotated[int, Field(ge=1, le=MOST_WORKERS)]
-    ] = ()  # workers of each stage (1F1B-RR); none: one each
+    ] = ()  # workers of each stage (1F1B-RR); empty: one each
 
     @property
     def stages(self) -> int:
-        """How many the cuts make."""
+        """The number of stages that the cuts make."""
         return len(self.cuts) + 1
 
     @property
     def segments(self) -> int:
-        """Of stages that are recomputed together, each from one checkpoint; 0 where none is."""
+        """The number of segments, each of stages recomputed together from one checkpoint; 0 without recomputation."""
         return -(-self.stages // int(self.recompute)) if self.recompute else 0
 
     @model_validator(mode="after")
     def _increasing(self) -> PhaseSpec:
         if any(later <= cut for cut, later in zip((0, *self.cuts), self.cuts, strict=False)):
             raise ValueError(
-                f"cuts are the layers after which a stage ends, increasing from 1, not {shown(list(self.cuts))}"
+                f"cuts, the layers after which a stage ends, should increase from 1 on, not be {shown(list(self.cuts))}"
             )
         check_passes(self.stages, self.microbatches)
         late = [stage for stage in self.stage_lr if stage > self.stages]
         if late:
-            raise ValueError(f"stage_lr names stage {late[0]}, and the cuts make stages 1 to {self.stages}")
+            raise ValueError(f"stage_lr names stage {late[0]}, but the cuts make stages 1 to {self.stages}")
         if self.replicas and len(self.replicas) != self.stages:
-            raise ValueError(f"replicas are the workers of each stage: {self.stages} numbers, not {len(self.replicas)}")
+            raise ValueError(
+                f"replicas, the workers of each stage, should be {self.stages} numbers, not {len(self.replicas)}"
+            )
         return self
 
 
-# Settings that came after logs had been published: left out of a run's identity while they have their defaults.
+# Settings that were added after logs had been published. At its default, such a setting is left out of a run's id.
 LATER: dict[str, dict[str, Any]] = {
     "optimizer": {"dampening": None, "betas": None, "eps": None, "trust": None, "options": {}},
     "lr_schedule": {"options": {}},
@@ -98,11 +104,11 @@ LATER: dict[str, dict[str, Any]] = {
 }
 
 
-ALWAYS = ("kind", "options", "seed")  # of a run of any kind
+ALWAYS = ("kind", "options", "seed")  # fields that runs of every kind may have
 
 
 class RunSpec(Typed):
-    """One run, of one of the kinds of `pipelag.runs.kinds`; `options` are the kind's."""
+    """One run of one of the kinds in `pipelag.runs.kinds`. The kind says which `options` it takes."""
 
     kind: str = "train"
     model: ModelSpec | None = None
@@ -115,7 +121,7 @@ class RunSpec(Typed):
     seed: Seed = 0
     executor: Literal["simulated", "real"] = "simulated"
     workers: int = Field(default=1, gt=0, le=MOST_WORKERS)  # processes of the real executor
-    options: Options = Field(default_factory=dict)  # of its kind
+    options: Options = Field(default_factory=dict)  # the kind's
 
     @model_validator(mode="after")
     def _complete(self) -> RunSpec:
@@ -134,7 +140,7 @@ class RunSpec(Typed):
                 raise ValueError(f"a run of kind '{self.kind}' has no {spare}; leave it out")
         if self.workers > 1 and self.kind == "train" and self.executor == "simulated":
             raise ValueError(
-                f"there are {self.workers} workers, and the simulated executor has none; say executor: real"
+                f"workers is {self.workers}, but the simulated executor has no workers; set executor: real"
             )
         for phase in self.phases:
             if self.data is not None and self.batch % phase.microbatches:
@@ -144,39 +150,39 @@ class RunSpec(Typed):
         return self
 
     def asked(self, model: type[M]) -> M:
-        """Its options, typed, with their defaults.
+        """The run's options as an instance of `model`, with defaults filled in.
 
         Raises:
-            PipelagError: the options of its kind are no such model.
+            PipelagError: the options of the run's kind are not an instance of `model`.
         """
         options = KINDS[self.kind].check(self.options)
         if not isinstance(options, model):
             raise PipelagError(
-                f"the options of a run of kind '{self.kind}' are no {model.__name__}; derive their class from it "
-                f"({model.__module__})"
+                f"the options of a run of kind '{self.kind}' should be of a class derived from "
+                f"{model.__module__}.{model.__name__}"
             )
         return options
 
     @property
     def published(self) -> bool:
-        """Whether it reads a published profile, which stands for a model."""
+        """Whether the run reads a published profile in place of a model."""
         profile = self.options.get("profile")
         return isinstance(profile, Mapping) and bool(profile.get("published"))
 
     @property
     def data_set(self) -> str | None:
-        """The name of the data set, or of the published profiles, that it reads; None where it reads none."""
+        """The name of the data set, or of the published profiles, that the run reads; None if it reads none."""
         if self.published:
             return "pipedream_profiles"
         return self.data.name if self.data else self.options.get("data")
 
     @property
     def steps(self) -> int:
-        """Minibatches over all phases."""
+        """The number of minibatches in all phases."""
         return sum(phase.steps for phase in self.phases)
 
     def canonical(self) -> str:
-        """The JSON text of the spec: sorted keys, no spaces, defaults written out but for those of `LATER`."""
+        """The JSON text of the spec: sorted keys, no spaces; all defaults are written out except those in `LATER`."""
         return json.dumps(self._without_later(), sort_keys=True, separators=(",", ":"))
 
     def _without_later(self) -> dict[str, Any]:
@@ -190,22 +196,23 @@ class RunSpec(Typed):
 
     @property
     def revisions(self) -> dict[str, int]:
-        """What the spec names that does not mean any more what it did, with its revision (`Method.revision`)."""
+        """The revisions of what the spec names and whose meaning has since changed, by name (`Method.revision`)."""
         named = {phase.method: METHODS[phase.method].revision for phase in self.phases if phase.method in METHODS}
         named |= KINDS[self.kind].revisions(self.options)
         return {name: revision for name, revision in named.items() if revision > 1}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> RunSpec:
-        """pydantic's; another spec has another id."""
+        """As pydantic's, but without the cached id: the copy may have another."""
         copy = super().model_copy(update=update, deep=deep)
         copy.__dict__.pop("id", None)
         return copy
 
     @cached_property
     def id(self) -> str:
-        """Twelve hex digits of a SHA-256: equal runs have equal ids, so they run once.
+        """The first twelve hex digits of a SHA-256: equal runs have equal ids, so they run once.
 
-        Of `canonical()`, and of `revisions` where there are any: a method that means something else gives other ids.
+        The hash is over `canonical()` and, where there are any, `revisions`: when a method's meaning changes, its runs
+        get new ids.
         """
         content = self.canonical()
         if self.revisions:
@@ -214,5 +221,5 @@ class RunSpec(Typed):
 
 
 def _usual(field: str) -> Any:
-    """What a spec has that does not say otherwise."""
+    """The default of a field of `RunSpec`."""
     return RunSpec.model_fields[field].get_default(call_default_factory=True)

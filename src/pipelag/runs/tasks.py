@@ -1,4 +1,7 @@
-"""What a run is about: images, sentences to translate, text to go on with or to judge. The one place for all kinds."""
+"""The task of a run: classify images, translate, predict the next word, or classify text.
+
+All that a run does differently for these kinds of data is decided here.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,11 @@ from pipelag.runs.text_metrics import LanguageTest, TranslationTest, Writer, sha
 
 @dataclass(frozen=True)
 class Task:
-    """A run's data on a device, and what depends on their kind.
+    """A run's data on a device, with the loss and the metrics that go with their kind.
 
-    data: the data set. batches: its minibatches by number. loss: (output, targets) -> scalar. measure: the test set's
-    metrics of a model, `accuracy` and `test_loss` among them. shape: the model's options that follow from the data.
+    data: the data set. batches: its minibatches by number. loss: (output, targets) -> scalar. measure: a model's
+    metrics on the test set, `accuracy` and `test_loss` among them. shape: the model's options that follow from the
+    data, such as the number of classes.
     """
 
     data: Dataset | ImageFolders | Corpus | RunningText | LabelledText
@@ -45,11 +49,11 @@ class Task:
     shape: dict[str, Any]
 
     def summary(self) -> dict[str, Any]:
-        """What a run's summary says of its data."""
+        """The entry of a run's summary about its data."""
         return self.data.summary() | self.batches.summary()
 
     def model(self, spec: RunSpec, device: torch.device) -> nn.Sequential:
-        """The spec's model for these data, initialised from the run's seed; convolutions in channels_last."""
+        """The spec's model for these data, initialised from the run's seed; convolutions are in channels_last."""
         assert spec.model is not None and spec.data is not None
         check_told(spec.model.name, self.shape, spec.data.name)
         model = models.build(spec.model.name, seed=spec.seed, **(self.shape | spec.model.options))
@@ -60,8 +64,8 @@ class Task:
 
 @torch.no_grad()
 def check_size(model: nn.Sequential, name: str, images: Dataset | ImageFolders) -> None:
-    """Refuse images of a size that a model of ours cannot take, before it is trained; it is as it was."""
-    if name not in HOMES:  # what a user's own layer raises keeps its traceback
+    """Refuse, before training, images of a size that a model of pipelag's cannot take. The model is left unchanged."""
+    if name not in HOMES:  # an error in a user's own model keeps its traceback
         return
     value: Any = torch.zeros(1, *images.shape)
     mode = model.training
@@ -71,7 +75,9 @@ def check_size(model: nn.Sequential, name: str, images: Dataset | ImageFolders) 
             value = layer(value)
         except RuntimeError as error:
             sized = "size" in options_model(f"models.{HOMES[name]}", GIVEN.get(HOMES[name], ())).model_fields
-            remedy = "let its option size be theirs" if sized else "take a model or a data set of another size"
+            remedy = (
+                "set its option size to that of the images" if sized else "take a model or a data set of another size"
+            )
             raise PipelagError(
                 f"model '{name}' cannot take the images of '{images.name}', of {'x'.join(map(str, images.shape))}: "
                 f"layer {number} ({name_of(layer)}) says '{' '.join(str(error).split())}'; {remedy}"
@@ -80,13 +86,16 @@ def check_size(model: nn.Sequential, name: str, images: Dataset | ImageFolders) 
 
 
 def open_task(spec: RunSpec, device: torch.device) -> Task:
-    """The spec's data set with its minibatches and its test set on `device`, images in channels_last.
+    """The spec's data set with its minibatches and its test set on `device`; images are in channels_last.
 
-    `options`: of images, standardise (default true): inputs with mean 0 and standard deviation 1; otherwise from 0 to
-    1. Of parallel text, beam (default 1): hypotheses kept when translating; lenpen (1): power of the length by which
-    their scores are divided; generator (pipelag): what translates, ours or fairseq's; label_smoothing; tokens (none):
-    of a minibatch at most, whose sentences are then a multiple of the spec's `batch`, not as many. Of running text,
-    length (35): of a stretch. Of all, loss and metrics (`pipelag.runs.objectives`).
+    The spec's `options`, with their defaults, by kind of data:
+        images: standardise (true): inputs have mean 0 and standard deviation 1; otherwise they lie between 0 and 1.
+        parallel text: label_smoothing (0); beam (1): hypotheses kept when translating; lenpen (1): the power of the
+            length by which their scores are divided; generator (pipelag): whose search translates, pipelag's or
+            fairseq's; tokens (none): the most tokens of a minibatch, whose number of sentences is then a multiple of
+            the spec's `batch` instead of equal to it.
+        running text: length (35): words in a stretch.
+        all: loss and metrics (`pipelag.runs.objectives`).
     """
     assert spec.data is not None
     options, opened = spec.asked(TaskOptions), data.load(spec.data.name, **spec.data.options)
@@ -96,9 +105,9 @@ def open_task(spec: RunSpec, device: torch.device) -> Task:
 
 
 class Read(NamedTuple):
-    """What runs on a kind of data read: options beside loss and metrics, and how samples may be augmented."""
+    """What runs on one kind of data read: options beside loss and metrics, and the values that `augment` may have."""
 
-    kind: str  # in words
+    kind: str  # its name in messages
     options: tuple[str, ...] = ()
     augment: tuple[bool | str, ...] = (False,)
 
@@ -113,17 +122,17 @@ READ: dict[type, Read] = {
 
 
 def _check_read(given: DataSpec, options: TaskOptions, opened: Any) -> None:
-    """Refuse what a run on these data would not read: it would change the run's id and nothing else."""
+    """Refuse settings that a run on these data would not read: they would change the run's id and nothing else."""
     if (here := READ.get(type(opened))) is None:
         return
-    gives = f"and '{given.name}' gives {here.kind}"
+    gives = f"but '{given.name}' holds {here.kind}"
     for of in READ.values():
         for name in of.options:
             if name not in here.options and getattr(options, name) != TaskOptions.model_fields[name].default:
-                raise PipelagError(f"option '{name}' is of {of.kind}, {gives}; leave it out")
+                raise PipelagError(f"option '{name}' is for {of.kind}, {gives}; leave it out")
     if given.augment not in here.augment:
         remedy = "augment: true crops them at random" if here.augment[1:] else "leave it out"
-        raise PipelagError(f"augment: {str(given.augment).lower()} is of images, {gives}; {remedy}")
+        raise PipelagError(f"augment: {str(given.augment).lower()} is for images, {gives}; {remedy}")
 
 
 def _task_of(spec: RunSpec, opened: Any, device: torch.device) -> Task:
@@ -138,7 +147,9 @@ def _task_of(spec: RunSpec, opened: Any, device: torch.device) -> Task:
     if not isinstance(opened, Dataset):
         kinds = ", ".join(kind.__name__ for kind in (ImageFolders, Corpus, RunningText, LabelledText))
         name = spec.data.name if spec.data is not None else ""
-        raise PipelagError(f"the data set '{name}' gives {kind_of(opened)}; it should give one of Dataset, {kinds}")
+        raise PipelagError(
+            f"the data set '{name}' returns {kind_of(opened)}; it should return a Dataset or one of {kinds}"
+        )
     return _images(spec, opened, device)
 
 
@@ -192,7 +203,7 @@ def _translation(spec: RunSpec, corpus: Corpus, device: torch.device) -> Task:
 
 
 def _writer(spec: RunSpec) -> Writer | None:
-    """What translates, as options.generator names it; None: our own search."""
+    """The function that translates, as `options.generator` names it; None: `pipelag.runs.text_metrics.search`."""
     assert spec.model is not None
     if spec.asked(TaskOptions).generator == "pipelag":
         return None
@@ -201,7 +212,7 @@ def _writer(spec: RunSpec) -> Writer | None:
 
     if spec.model.name not in fairseq_generator.MODELS:
         known = " and ".join(fairseq_generator.MODELS)
-        raise PipelagError(f"fairseq's generator translates with the models {known}, not with '{spec.model.name}'")
+        raise PipelagError(f"fairseq's generator works only with the models {known}, not with '{spec.model.name}'")
     imported()
     return fairseq_generator.Generator()
 
@@ -229,26 +240,29 @@ def _labelled(spec: RunSpec, texts: LabelledText, device: torch.device) -> Task:
 
 
 def told_of_data(task: Task) -> str:
-    """What a checkpoint says of a run's data, whose files are no part of the run's id: as its summary does."""
+    """A checkpoint's description of the run's data, as JSON: the data's files are not part of the run's id."""
     return json.dumps(task.summary(), sort_keys=True, default=str)
 
 
 def check_data(was: str | None, task: Task, where: Path) -> None:
-    """Refuse to go on with other data (another mirror, other files) than a checkpoint's; older ones do not tell."""
+    """Refuse to resume with other data than the checkpoint's, say from another mirror. Older checkpoints do not tell.
+
+    was: the checkpoint's `told_of_data`, None if it has none. where: the checkpoint.
+    """
     before, here = json.loads(was or "{}"), json.loads(told_of_data(task))
     for name in sorted(before.keys() & here.keys()):
         if before[name] != here[name]:
             raise PipelagError(
-                f"{where} is of data with {name} {shown(before[name])}, and here it is {shown(here[name])}: the run "
-                "would be of neither; give those data back, or remove its folder `partial`"
+                f"{where} was written with data whose {name} is {shown(before[name])}, but here it is "
+                f"{shown(here[name])}; restore the earlier data, or remove the run's folder `partial`"
             )
 
 
 @torch.no_grad()
 def classify(model: nn.Module, test: Examples, metrics: Sequence[str] = ()) -> dict[str, float]:
-    """Top-1 and, of more than five classes, top-5 accuracy (%), mean cross-entropy and `metrics` over the test set.
+    """Top-1 accuracy (%), mean cross-entropy and `metrics` over the test set, with the model's live weights.
 
-    With the live weights.
+    With more than five classes also the top-5 accuracy (%).
     """
     model.eval()
     right = torch.zeros(2, dtype=torch.int64, device=test.device)
@@ -269,7 +283,7 @@ def classify(model: nn.Module, test: Examples, metrics: Sequence[str] = ()) -> d
 
 
 def best_of(row: dict[str, Any], before: dict[str, float] | None) -> dict[str, float]:
-    """The better of an evaluation and the best before it: by BLEU where there is one, else by accuracy."""
+    """The better of an evaluation and the best one before it: by BLEU where there is one, else by accuracy."""
     metric = "bleu" if "bleu" in row else "accuracy"
     if before is not None and row[metric] <= before[metric]:
         return before
@@ -277,5 +291,5 @@ def best_of(row: dict[str, Any], before: dict[str, float] | None) -> dict[str, f
 
 
 def final_of(row: dict[str, Any]) -> dict[str, Any]:
-    """What a summary says of the last evaluation."""
+    """The metrics of the last evaluation, for the summary."""
     return {key: row[key] for key in (*MEASURED, *METRICS) if key in row}

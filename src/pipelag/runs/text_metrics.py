@@ -1,4 +1,4 @@
-"""Measuring models of text: beam search and BLEU by sacrebleu, perplexity, and the loss that trains them."""
+"""The losses and metrics of models of text: cross-entropies, perplexity, and beam search with sacrebleu's BLEU."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from pipelag.data.text.parallel import BEGIN, END, PAD, Corpus, padded
 from pipelag.errors import PipelagError
 from pipelag.runs.objectives import Means
 
-RESAMPLES = 100  # of the test set, by which BLEU's error is known to 7 %
+RESAMPLES = 100  # bootstrap samples of the test set; they give BLEU's standard error to within 7 %
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 SharedLoss = Callable[[torch.Tensor, tuple[torch.Tensor, torch.Tensor]], torch.Tensor]
-# (model, source sentences, beam, most words, length penalty) -> translations; `search` is one
+# (model, source sentences, beam, most words, length penalty) -> translations, such as `search`
 Writer = Callable[[nn.Module, torch.Tensor, int, int, float], list[list[int]]]
 
 
 def token_loss(smoothing: float = 0.0) -> Loss:
-    """Mean cross-entropy over the words of (N, T, words) scores that are no padding, with label smoothing."""
+    """The loss of translation: mean cross-entropy of (N, T, words) scores over the target words, without padding.
+
+    smoothing: label smoothing, as `torch.nn.functional.cross_entropy` has it.
+    """
 
     def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(*_words(scores, targets), ignore_index=PAD, label_smoothing=smoothing)
@@ -33,11 +36,11 @@ def token_loss(smoothing: float = 0.0) -> Loss:
 
 
 def shared_token_loss(smoothing: float = 0.0) -> SharedLoss:
-    """The same of a microbatch whose targets come with their share (`pipelag.data.text.tokens.TokenBatches`).
+    """`token_loss` for microbatches whose targets come with a share (`pipelag.data.text.tokens.TokenBatches`).
 
-    Its words count as those of the whole minibatch do: the mean over equal microbatches is the mean over all words of
-    the minibatch, however unequal their numbers of words. Smoothing as fairseq had it in PipeMare's time: 1 - s of the
-    target, s spread evenly over all words.
+    Every word of a minibatch weighs the same: the mean of the losses of its equal microbatches is the mean over all its
+    words, even if the microbatches have different numbers of words. Label smoothing is that of fairseq in PipeMare's
+    time: weight 1 - s on the target word, and s spread evenly over all words.
     """
 
     def loss(scores: torch.Tensor, targets: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -49,8 +52,11 @@ def shared_token_loss(smoothing: float = 0.0) -> SharedLoss:
 
 
 def _words(scores: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores (places, words) and target words. On a CPU without the places of padding: half of most minibatches,
-    whose scores take the loss and its backward as long as words' do. A GPU would have to wait for their number."""
+    """Scores (places, words) and target words. On a CPU, places of padding are dropped.
+
+    Padding is half of most minibatches, and its scores cost the loss and its backward as much as those of words. A GPU
+    keeps the padding: dropping it would have the host wait for the number of words.
+    """
     scores, targets = scores.flatten(0, 1), targets.flatten()
     if not scores.is_cpu:
         return scores, targets
@@ -66,11 +72,12 @@ def word_loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def masked_word_loss(
     output: tuple[torch.Tensor, torch.Tensor], targets: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
-    """BERT's loss: the mean cross-entropy of the masked words, and that of whether one sentence follows the other.
+    """BERT's loss: the mean cross-entropy of the masked words plus that of whether one sentence follows the other.
 
     Args:
-        output: scores of words (N, T, words) and of the order (N, 2).
-        targets: int64 (N, T), the word where one was masked and `PAD` elsewhere, one masked at least; int64 (N,).
+        output: scores of words (N, T, words) and of the order of the sentences (N, 2).
+        targets: int64 (N, T), the masked words, and `PAD` where none was masked (at least one must be); int64 (N,), the
+            order.
     """
     (scores, order), (words, follows) = output, targets
     masked = F.cross_entropy(*_words(scores, words), ignore_index=PAD)
@@ -95,7 +102,7 @@ class LanguageTest:
         if len(self.data.test) <= self.length:  # the last word is a target only
             raise PipelagError(
                 f"the test text of '{self.data.name}' has {len(self.data.test):,} words, too few for a stretch of "
-                f"{self.length}; take a shorter length"
+                f"{self.length}; choose a shorter length"
             )
 
     @torch.no_grad()
@@ -123,10 +130,13 @@ class LanguageTest:
 
 @dataclass
 class TranslationTest:
-    """The test set of a corpus. `beam`: hypotheses kept per sentence; 1 is greedy search. `lenpen`: see `search`.
+    """The test set of a corpus, `batch` sentences at a time.
 
-    A beam is at most as wide as there are words other than padding, as fairseq's is.
-    write: what translates, `search` where it is None.
+    beam: hypotheses kept per sentence; 1 is greedy search. As in fairseq, it is at most the number of words other than
+    padding.
+    lenpen: see `search`.
+    write: what translates; None: `search`.
+    metrics: the names of further metrics (`pipelag.runs.objectives`).
     """
 
     data: Corpus
@@ -148,9 +158,11 @@ class TranslationTest:
 
     @torch.no_grad()
     def measure(self, model: nn.Module) -> dict[str, float]:
-        """BLEU of what the model writes, in words as the set splits them (smoothed by sacrebleu's default, where no
-        four words in a row are right), and its standard error (sacrebleu's bootstrap over the test set); when the
-        model is given the true words, its word accuracy (%) and cross-entropy.
+        """BLEU and its standard error of what the model writes; word accuracy (%) and cross-entropy on the true words.
+
+        BLEU is of words as the data set splits them. It is smoothed as by sacrebleu's default where no four words in a
+        row are right. Its standard error is sacrebleu's bootstrap over the test set. For accuracy and cross-entropy the
+        model is given the true words before each word.
         """
         from sacrebleu.metrics.bleu import BLEU
 
@@ -187,19 +199,21 @@ class TranslationTest:
 def search(
     model: nn.Module, source: torch.Tensor, beam: int = 1, longest: int = 200, lenpen: float = 1.0
 ) -> list[list[int]]:
-    """Translate (n, S) source sentences; returns token numbers without begin and end.
+    """Translate (n, S) source sentences by beam search; returns token numbers without begin and end.
 
-    Beam search as fairseq's SequenceGenerator does by default: of twice `beam` continuations, those among the best
-    `beam` that end are set aside, the best `beam` others go on; a sentence is done when it has `beam` translations, or
-    after `longest` words. The best has the highest sum of log-probabilities over its words and end, divided by their
-    number to the power `lenpen` (below 1 shorter ones win more often). No translation is empty, none has padding. The
-    layers before the one that reads the target run once, the others for every word.
+    The search is that of fairseq's SequenceGenerator with its defaults. Each step takes the best 2 * `beam`
+    continuations of a sentence. Those among the best `beam` that end are translations; the best `beam` of those that do
+    not end go on. A sentence is done when it has `beam` translations, or after `longest` words. The result is the
+    translation with the highest score: the sum of log-probabilities of its words and its end, divided by their number
+    to the power `lenpen` (below 1, shorter ones win more often). No translation is empty, and none contains padding.
+
+    The layers before the first that reads the target run once, the others for every word.
     """
     device = source.device
     encoder, decoder = by_target(model)
-    alive = list(range(len(source)))  # the sentences that are not done, by row
+    alive = list(range(len(source)))  # the sentence in each row that is not done
     words = torch.full((len(source) * beam, 1), BEGIN, device=device)
-    totals = torch.zeros(len(source), 1, device=device)  # the hypotheses begin alike: the first word is chosen from one
+    totals = torch.zeros(len(source), 1, device=device)  # one: at first all hypotheses of a sentence are the same
     translations: list[list[tuple[float, list[int]]]] = [[] for _ in alive]
     *encoded, _ = through(encoder, (source, words[: len(source)]))
     for step in range(longest + 1):
@@ -225,7 +239,7 @@ def search(
         if not left:
             break
         rows_left = torch.tensor(left, device=device)
-        going = ended[rows_left].int().argsort(dim=1, stable=True)[:, :beam]  # the best that do not end, in order
+        going = ended[rows_left].int().argsort(dim=1, stable=True)[:, :beam]  # the best that do not end, best first
         parent, word, totals = (value[rows_left].gather(1, going) for value in (parent, word, best))
         words = written[rows_left.unsqueeze(1), parent].flatten(0, 1)
         words = torch.cat((words, word.view(-1, 1)), 1)
@@ -234,9 +248,9 @@ def search(
 
 
 def by_target(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
-    """The layers of a model that hand the target's words on, and those from the first that reads them (`reads_target`).
+    """A model's layers in two: those that only pass the target's words on, and those from the first that reads them.
 
-    Of a model that does not say where it reads them, all read them.
+    That first layer has the attribute `reads_target`. If no layer has it, all layers count as reading the target.
     """
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
     first = next((place for place, layer in enumerate(layers) if getattr(layer, "reads_target", False)), 0)
@@ -244,10 +258,10 @@ def by_target(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
 
 
 def of_last_word(decoder: Sequence[nn.Module], value: Any) -> torch.Tensor:
-    """The scores (n, words) of what follows the last word.
+    """The scores (n, words) of the word that follows the last one.
 
-    A last layer that says it works on every place by itself (`by_place`) gets the last place alone: the product with
-    the vocabulary is most of a small decoder's work.
+    A last layer whose attribute `by_place` says that it treats each place separately gets the last place only: the
+    product with the vocabulary is most of a small decoder's work.
     """
     *before, last = decoder
     value = through(before, value)
@@ -258,7 +272,7 @@ def of_last_word(decoder: Sequence[nn.Module], value: Any) -> torch.Tensor:
 
 
 def through(layers: Sequence[nn.Module], value: Any) -> Any:
-    """What layers make of a value, one after another."""
+    """The value after it has passed through the layers in turn."""
     for layer in layers:
         value = layer(value)
     return value

@@ -1,4 +1,4 @@
-"""Pipeline schedules, the staleness that follows from them, and whether they are possible."""
+"""Pipeline schedules, the staleness derived from them, and the check that a schedule can be executed."""
 
 from pipelag.schedules.actions import SUCH_AS, Action, Schedule
 from pipelag.schedules.check import check

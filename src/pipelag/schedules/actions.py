@@ -18,11 +18,11 @@ SUCH_AS = "a pipelag.Schedule, such as pipelag.schedule('1f1b', stages=4, miniba
 
 
 class Action(NamedTuple):
-    """One cell of a schedule, in text `<stage><kind><microbatch>`: `2B5` is stage 2's backward pass of microbatch 5.
+    """One cell of a schedule, written `<stage><kind><number>`: `2B5` is stage 2's backward pass of microbatch 5.
 
-    F forward, B backward, R recompute: per microbatch. U weight update, S gradient synchronisation among a stage's
-    replicas: one for each `Schedule.periods` microbatches, a minibatch's where nothing is replicated. Stages count from
-    1, microbatches, minibatches and updates from 0.
+    Once per microbatch: F (forward), B (backward), R (recomputation). Once per `Schedule.periods` microbatches, which
+    are those of a minibatch unless stages are replicated: U (weight update), S (synchronisation: the sum of gradients
+    over a stage's replicas). Stages count from 1; microbatches, minibatches and updates from 0.
     """
 
     kind: Kind
@@ -35,16 +35,17 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who does what in which order.
+    """A pipeline schedule: for every worker, its actions in order.
 
-    name: what refusals call it.
-    stages, minibatches: how many there are; the stages of actions count from 1, minibatches from 0.
-    workers: `workers[w]` is worker w's list of actions: a tuple, or what is one but smaller (`table.Row`).
-    cycles: `cycles[w]`, where given, is the clock cycle of each of these actions: the schedules that a paper draws
-        against a common clock have it, and only such a schedule may spread the forward and the backward of one stage
-        over two workers (the clock then says which updates a forward has seen).
-    microbatches: per minibatch; those of minibatch t are t * microbatches and the ones after it.
-    segment: stages recomputed together, the first from its kept input; 0: nothing is recomputed.
+    name: the name that error messages use.
+    stages: the number of stages; actions count them from 1.
+    minibatches: the number of minibatches, counted from 0.
+    workers: `workers[w]` holds the actions of worker w: a tuple, or the more compact `table.Row`.
+    cycles: if given, `cycles[w]` holds the clock cycle of each of these actions. Schedules that a paper draws against a
+        common clock have cycles. Only such a schedule may run the forward and the backward of a stage on two workers,
+        because the clock then decides which updates a forward has seen.
+    microbatches: the microbatches per minibatch; minibatch t has those from t * microbatches on.
+    segment: the number of stages that are recomputed together, from the kept input of the first; 0: none.
     """
 
     name: str
@@ -68,12 +69,12 @@ class Schedule:
 
     @cached_property
     def owners(self) -> dict[tuple[Kind, int], int]:
-        """The worker that performs a kind of action for a stage; of several, the last."""
+        """(kind of action, stage) -> the worker that performs it; if there are several, the last."""
         return self.table.owners()
 
     @cached_property
     def places(self) -> dict[Action, int]:
-        """The worker that performs an action; of what all replicas of a stage do (S and U), the first."""
+        """Action -> the worker that performs it; of S and U, which all replicas of a stage perform, the first."""
         places: dict[Action, int] = {}
         for worker, action in self:
             places.setdefault(action, worker)
@@ -81,14 +82,14 @@ class Schedule:
 
     @cached_property
     def replicas(self) -> tuple[tuple[int, ...], ...]:
-        """Per stage, the workers that hold its weights: several of a replicated one."""
+        """Per stage, the workers that hold its weights: several if the stage is replicated."""
         return self.table.updaters()
 
     @cached_property
     def periods(self) -> tuple[int, ...]:
-        """Per stage, how many microbatches, one after the other, make an update: a minibatch's, or those of a round.
+        """Per stage, how many consecutive microbatches make an update: those of a minibatch, or of a replicas' round.
 
-        Raises `PipelagError` where updates take unequal numbers of microbatches, or not all.
+        Raises `PipelagError` if updates take unequal numbers of microbatches, or leave some out.
         """
         total, periods = self.minibatches * self.microbatches, []
         for stage, (distinct, highest) in enumerate(self.table.updates(), start=1):
@@ -96,24 +97,24 @@ class Schedule:
                 updates = sorted({action.number for _, action in self if (action.kind, action.stage) == ("U", stage)})
                 raise PipelagError(
                     f"schedule '{self.name}' has the updates {updates} of stage {stage}, which do not divide "
-                    f"its {total} microbatches equally"
+                    f"the schedule's {total} microbatches equally"
                 )
             periods.append(total // distinct)
         return tuple(periods)
 
     def heads(self, stage: int) -> bool:
-        """Whether a stage is the first of its segment, which recomputes from an input that it has kept."""
+        """Whether a stage is the first of its segment, which keeps its input and recomputes from it."""
         return self.segment < 2 or (stage - 1) % self.segment == 0
 
     @property
     def length(self) -> int:
-        """Clock cycles from the first action to the last. Raises `PipelagError` where the schedule has no clock."""
+        """Clock cycles from the first action to the last. Raises `PipelagError` if the schedule has no clock."""
         if self.cycles is None:
             raise PipelagError(f"the schedule '{self.name}' has no common clock; time it over a profile instead")
         return 1 + max(cycle for row in self.cycles for cycle in row)
 
     def grid(self) -> str:
-        """The schedule as text, a row per worker and a column per cycle (or per action where there is no clock)."""
+        """The schedule as text: a row per worker and a column per cycle (per action if there is no clock)."""
         rows = []
         for worker, actions in enumerate(self.workers):
             clock = self.cycles[worker] if self.cycles else accumulate(action.kind != "U" for action in actions)

@@ -1,4 +1,7 @@
-"""Is a schedule possible? Executes it symbolically: every action in its worker's order, once its inputs are there."""
+"""Checks that a schedule can be executed, by executing it symbolically.
+
+Every worker takes its actions in order, each as soon as its inputs are there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pipelag.schedules.actions import SUCH_AS, Action, Schedule
 
 
 def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
-    """The actions whose results this one needs."""
+    """The actions whose results this action needs."""
     kind, stage, index = action
     if kind == "F":
         return [Action("F", stage - 1, index)] if stage > 1 else []
@@ -26,16 +29,20 @@ def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
         before = [Action("U", stage, index - 1)] if index else []
         summing = Action("S", stage, index)
         return gradients + before + [summing] * (("S", stage) in schedule.owners and summing in schedule.places)
-    raise PipelagError(f"the action {action} has a kind that no executor knows; the kinds are F, B, R, S and U")
+    raise PipelagError(f"the action {action} has an unknown kind; the kinds are F, B, R, S and U")
 
 
 def check(schedule: Schedule) -> None:
-    """Raise `PipelagError` unless every pass happens once, updates come in order and no worker waits for ever."""
+    """Check that a schedule can be executed: every pass happens once, updates come in order and no worker deadlocks.
+
+    Raises:
+        PipelagError: the schedule cannot be executed; the sentence names the action or the workers that wait.
+    """
     expect("the schedule", schedule, Schedule, SUCH_AS)
     _check_complete(schedule)
     rows, position = [list(row) for row in schedule.workers], [0] * len(schedule.workers)
     done: set[Action] = set()
-    waits: list[list[Action]] = [[] for _ in rows]  # what each worker's next action still needs; asked for once
+    waits: list[list[Action]] = [[] for _ in rows]  # the inputs of each worker's next action, computed once
 
     def come(worker: int) -> None:
         if position[worker] < len(rows[worker]):
@@ -45,7 +52,7 @@ def check(schedule: Schedule) -> None:
         if position[worker] == len(rows[worker]) or not done.issuperset(waits[worker]):
             return False
         action = rows[worker][position[worker]]
-        if action.kind == "S":  # the replicas meet: each must have come to it
+        if action.kind == "S":  # the replicas meet: each must have reached this action
             others = schedule.replicas[action.stage - 1]
             return all(position[w] < len(rows[w]) and rows[w][position[w]] == action for w in others)
         return True
@@ -69,13 +76,13 @@ def check(schedule: Schedule) -> None:
 
 
 def _check_complete(schedule: Schedule) -> None:
-    """Every pass once, every update once on each of the stage's workers."""
+    """Check that every pass happens once, and every update once on each of its stage's workers."""
     import numpy as np
 
     from pipelag.schedules.table import KINDS, B, F, U
 
     table, total = schedule.table, schedule.minibatches * schedule.microbatches
-    # What all replicas of a stage do, each does.
+    # U and S are performed once by each replica, so the worker belongs to their key.
     keys = np.stack([np.where(table.kinds >= U, table.workers, -1), table.kinds, table.stages, table.numbers])
     order = np.lexsort(keys)
     repeated = order[1:][(keys[:, order[1:]] == keys[:, order[:-1]]).all(axis=0)]
@@ -85,7 +92,7 @@ def _check_complete(schedule: Schedule) -> None:
     here = table.kinds == U
     at, numbers = table.stages[here] - 1, table.numbers[here]
     distinct = np.bincount(np.unique(np.stack([at, numbers]), axis=1)[0], minlength=schedule.stages)
-    updating = np.zeros((schedule.stages, total), np.int32)  # on how many workers
+    updating = np.zeros((schedule.stages, total), np.int32)  # how many workers perform each update
     np.add.at(updating, (at[numbers < total], numbers[numbers < total]), 1)
     for stage, workers in enumerate(schedule.replicas, start=1):
         for kind, there in performed.items():
@@ -95,7 +102,7 @@ def _check_complete(schedule: Schedule) -> None:
                 )
         updates = int(distinct[stage - 1])
         expected = updates if updates and total % updates == 0 else schedule.minibatches
-        # Who has gradients summed updates on every replica; else (1F1B-RR as it is drawn) whose minibatch it is.
+        # With summed gradients every replica updates; without (1F1B-RR as drawn), only the minibatch's own replica.
         least = len(workers) if ("S", stage) in schedule.owners else 1
         lacking = updating[stage - 1, :expected] < max(1, least)
         if lacking.any():

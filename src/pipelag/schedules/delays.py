@@ -1,4 +1,4 @@
-"""Staleness, derived from a schedule. The papers' formulas are tests of this module, never its code."""
+"""Staleness, derived from a schedule. The papers' formulas are tests of this module and not part of its code."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 Lags = tuple[tuple[int, ...], ...]
 
-# Actions of a schedule that is executed symbolically before it is believed: longer ones, of hundreds of stages, are the
-# library's, and would take seconds.
+# Schedules of up to so many actions are checked by symbolic execution. Longer ones, of hundreds of stages, come from
+# our own library, and checking them would take seconds.
 CHECKED = 50_000
 
 
 @dataclass(frozen=True)
 class Delays:
-    """How old the weights are that each pass reads.
+    """How stale the weights are that each pass reads.
 
-    An update of a stage takes a period of microbatches: those of a minibatch, or of a round of its replicas.
+    A stage makes one update per period. A period is the microbatches of one minibatch or, with replicas, of one round.
 
-    `forward_lags[i][j]`, `backward_lags[i][j]`: the steady state of stage i+1 and of the j-th microbatch of a period:
-    how many updates lie between the weights that the pass reads and the update that its own gradient makes (0: none,
-    as in ordinary training).
-    `forward`, `backward`: the greatest over a period, per stage.
-    `entry_lags[i][j]`: the same of the weights that the stage had when the microbatch entered the pipeline, on a clock;
-    empty where the schedule has none.
-    `beyond[i][j]`: the updates that the stage makes, the one that the microbatch belongs to included, until its
-    minibatch's last backward, that of stage 1 (the round trip, SpecTrain section 3.3).
-    `forward_versions[i][m]`, `backward_versions[i][m]`: the version that microbatch m reads, fill included; version v
-    is the weights after v updates of that stage.
-    `places[i][j]`: which of the stage's replicas, from 0, takes the j-th microbatch of a period.
+    `forward_lags[i][j]`, `backward_lags[i][j]`: in the steady state, for stage i+1 and the j-th microbatch of a period:
+        how many updates lie between the weights that the pass reads and the update that its own gradient makes. 0 is
+        ordinary training.
+    `forward`, `backward`: the largest of these over a period, per stage.
+    `entry_lags[i][j]`: the same for the weights that the stage had when the microbatch entered the pipeline. Empty if
+        the schedule has no clock.
+    `beyond[i][j]`: how many updates the stage makes, the microbatch's own included, until the last backward of its
+        minibatch on stage 1 (the round trip, SpecTrain section 3.3).
+    `forward_versions[i][m]`, `backward_versions[i][m]`: the version that microbatch m reads, from the start of the fill
+        on. Version v is the weights after v updates of that stage.
+    `places[i][j]`: which replica of the stage, from 0, takes the j-th microbatch of a period.
     """
 
     forward_lags: Lags
@@ -50,12 +50,12 @@ class Delays:
 
     @property
     def forward(self) -> tuple[int, ...]:
-        """Per stage, in updates. Of PipeMare's pipeline, its tau_fwd: ceil((2(P-i)+1)/N) (appendix A.1)."""
+        """Per stage, in updates; in PipeMare's pipeline its tau_fwd, ceil((2(P-i)+1)/N) (appendix A.1)."""
         return tuple(map(max, self.forward_lags))
 
     @property
     def backward(self) -> tuple[int, ...]:
-        """Per stage, in updates; PipeMare's tau_bkwd."""
+        """Per stage, in updates; in PipeMare's pipeline its tau_bkwd."""
         return tuple(map(max, self.backward_lags))
 
     @property
@@ -65,7 +65,7 @@ class Delays:
 
 
 def lagged(lags: Lags, microbatches: int) -> Lags:
-    """The versions that so many microbatches read whose lags are these: those of the fill stop at version 0."""
+    """Per stage, the versions that the first `microbatches` microbatches read, given the lags; none is below 0."""
     import numpy as np
 
     every, rows = np.arange(microbatches), []
@@ -76,7 +76,7 @@ def lagged(lags: Lags, microbatches: int) -> Lags:
 
 
 def update_cycles(schedule: Schedule) -> dict[int, list[int]]:
-    """The cycles in which each stage updates; nothing where the schedule has no clock."""
+    """Stage -> the cycles in which it updates; empty if the schedule has no clock."""
     from pipelag.schedules.table import U
 
     if schedule.cycles is None:
@@ -88,29 +88,29 @@ def update_cycles(schedule: Schedule) -> dict[int, list[int]]:
 
 
 def clock_of(schedule: Schedule) -> np.ndarray:
-    """[actions]: the cycle of each, in the order of the schedule's table."""
+    """[actions]: the cycle of each action, in the order of the schedule's table."""
     import numpy as np
 
     from pipelag.schedules.table import Cycles
 
     rows = [row.values if isinstance(row, Cycles) else np.array(row, dtype=np.int32) for row in schedule.cycles or ()]
     if list(map(len, rows)) != list(map(len, schedule.workers)):
-        raise PipelagError(f"schedule '{schedule.name}' does not give every action a cycle")
+        raise PipelagError(f"schedule '{schedule.name}' should give every action a cycle, but does not")
     return np.concatenate(rows)
 
 
 def versions(schedule: Schedule) -> dict[Action, int]:
-    """The version of its stage's weights that is live when each F, B and R runs; see `versions_read`."""
+    """F, B or R action -> the version of its stage's weights that is live when it runs; see `versions_read`."""
     read = enumerate(versions_read(schedule).tolist())
     return {schedule.table.action(at): version for at, version in read if version >= 0}
 
 
 def versions_read(schedule: Schedule) -> np.ndarray:
-    """[actions]: the version of its stage's weights that is live when each F, B and R of the table runs; -1 of U and S.
+    """[actions]: the version of its stage's weights that is live when each F, B and R runs; -1 for U and S.
 
-    On the worker that also updates the stage, program order decides. On another worker (a clocked schedule only) the
-    clock does: an update made in a cycle is seen from the next cycle on (section 3 of the stale-weights paper: the
-    registers between accelerators are written at the end of a cycle).
+    If the worker that runs a pass also updates its stage, the order of its actions decides. Otherwise (only in a
+    schedule with a clock) the clock decides: an update made in one cycle is seen from the next cycle on, since the
+    registers between accelerators are written at the end of a cycle (stale-weights paper, section 3).
     """
     import numpy as np
 
@@ -135,17 +135,21 @@ def versions_read(schedule: Schedule) -> np.ndarray:
                 action = table.action(a + mine[0])
                 raise PipelagError(
                     f"schedule '{schedule.name}' runs {action} on worker {worker} but updates stage {action.stage} on "
-                    "another; without a common clock it is undefined which weights are read: put both on one worker"
+                    "another worker; without a common clock it is undefined which weights are read, so put both on "
+                    "one worker"
                 )
     return read
 
 
 def delays(schedule: Schedule) -> Delays:
-    """Derive the staleness of every pass from the order of the actions alone.
+    """Derive from the order of a schedule's actions how stale the weights of every pass are.
+
+    Returns:
+        `Delays`: in updates, per stage (`forward`, `backward`) and per microbatch (`forward_lags`, ...).
 
     Raises:
-        PipelagError: no schedule; one that leaves out a pass or a stage's updates; one without a clock that updates a
-            stage on another worker than performs its passes.
+        PipelagError: the argument is not a schedule; a pass or the updates of a stage are missing; or a schedule
+            without a clock updates a stage on another worker than runs its passes.
     """
     import numpy as np
 
@@ -166,10 +170,10 @@ def delays(schedule: Schedule) -> Delays:
     clock, updates = clock_of(schedule), update_cycles(schedule)
 
     def live(cycles: np.ndarray) -> np.ndarray:
-        """[stages, microbatches]: the version of each stage at these cycles."""
+        """[stages, microbatches]: the live version of each stage in these cycles."""
         return np.array([np.searchsorted(updates[stage], cycles) for stage in range(1, schedule.stages + 1)])
 
-    last = np.arange(total) // per * per + per - 1  # a microbatch's minibatch ends with this one
+    last = np.arange(total) // per * per + per - 1  # the last microbatch of each microbatch's minibatch
     entered = live(table.places(F, total, clock)[0])
     ended = live(table.places(B, total, clock)[0][last])
     beyond = tuple(tuple(-lag for lag in stage) for stage in lags_of(ended, periods, least=True))
@@ -182,9 +186,11 @@ def tuples(table: np.ndarray) -> Lags:
 
 
 def lags_of(table: np.ndarray, periods: Sequence[int], least: bool = False) -> Lags:
-    """From the versions found, [stages, microbatches], how many updates these lack: the most over the periods.
+    """Per stage and microbatch of a period, how many updates the versions lack: the largest number over all periods.
 
-    `least`: the least instead, of versions that may lie beyond.
+    Args:
+        table: versions, [stages, microbatches].
+        least: the smallest number instead, for versions that may be newer than the microbatch's own update.
     """
     import numpy as np
 
@@ -196,7 +202,7 @@ def lags_of(table: np.ndarray, periods: Sequence[int], least: bool = False) -> L
 
 
 def replicas_of(schedule: Schedule) -> Lags:
-    """`Delays.places`. Raises `PipelagError` where a replica's microbatches are not the same in every period."""
+    """`Delays.places`. Raises `PipelagError` if replicas do not take the same microbatches in every period."""
     places: list[tuple[int, ...]] = []
     if all(len(workers) == 1 for workers in schedule.replicas):
         return tuple((0,) * period for period in schedule.periods)
@@ -211,18 +217,19 @@ def replicas_of(schedule: Schedule) -> Lags:
         row = [workers.index(holder) for holder in holders[stage - 1].tolist()]
         if any(place != row[m % period] for m, place in enumerate(row)):
             raise PipelagError(
-                f"schedule '{schedule.name}' deals the microbatches of stage {stage} to its replicas in another order "
-                "from update to update; let every round be alike"
+                f"schedule '{schedule.name}' assigns the microbatches of stage {stage} to its replicas in an order "
+                "that changes from update to update; make every round the same"
             )
         places.append(tuple(row[:period]))
     return tuple(places)
 
 
 def rounds_to_the_end(schedule: Schedule) -> Lags:
-    """`Delays.beyond` without a clock: the whole rounds of a stage while its gradient travels on, a stage per pass.
+    """`Delays.beyond` for a schedule without a clock: how many whole rounds a stage makes until the round trip ends.
 
-    A round is what the stage's worker does between two updates. For 1F1B that is floor(k/2) on GPU k = 0, 1, ..., as
-    SpecTrain's authors port it (ambiguity E1).
+    The gradient is taken to travel one stage further in the time of one pass. A round is what the stage's worker does
+    between two updates. For 1F1B this gives floor(k/2) on GPU k = 0, 1, ..., as in the public port of SpecTrain's
+    authors (ambiguity E1).
     """
     from pipelag.schedules.table import U
 
@@ -236,11 +243,13 @@ def rounds_to_the_end(schedule: Schedule) -> Lags:
 
 @lru_cache(maxsize=256)
 def _steady(build: object, stages: int, microbatches: int, rounds: int) -> Delays:
-    minibatches = rounds * (-(-2 * stages // microbatches) + 4)  # the fill and some steady state
+    minibatches = rounds * (-(-2 * stages // microbatches) + 4)  # enough to fill the pipeline, and some more
     options = {"microbatches": microbatches} if microbatches > 1 else {}
     schedule = build(stages, minibatches, **options)  # type: ignore[operator]
     if not isinstance(schedule, Schedule):
-        raise PipelagError(f"a method's build makes {kind_of(schedule)}; it should make a pipelag.schedules.Schedule")
+        raise PipelagError(
+            f"a method's build returns {kind_of(schedule)}; it should return a pipelag.schedules.Schedule"
+        )
     if sum(map(len, schedule.workers)) <= CHECKED:
         check(schedule)
     derived = delays(schedule)
@@ -251,20 +260,26 @@ def _steady(build: object, stages: int, microbatches: int, rounds: int) -> Delay
         for stage, (row, expected) in enumerate(
             zip(rows, lagged(lags, minibatches * microbatches), strict=True), start=1
         ):
-            steady = row[-1] >= 2  # the fill is over: versions move on with the minibatches
+            steady = row[-1] >= 2  # the pipeline has filled: versions advance with the minibatches
             if not steady or row != expected:
                 raise PipelagError(
-                    f"stage {stage}: the staleness does not settle to one value over {minibatches} minibatches "
+                    f"the staleness of stage {stage} does not settle to one value over {minibatches} minibatches "
                     f"(versions read: {row}); it should be one for each microbatch of a minibatch"
                 )
     return derived
 
 
 def steady_delays(build: object, stages: int, microbatches: int = 1, rounds: int = 1) -> Delays:
-    """The delays of a schedule of any length, from a short one: `build(stages, minibatches)` -> `Schedule`.
+    """The delays of a schedule of any length, derived from a short one that `build(stages, minibatches)` makes.
 
-    A run of a hundred thousand minibatches needs only this: the j-th microbatch of period t reads version
-    max(0, t - lag[j]), which is checked over the fill and some steady state here. With more than one microbatch,
-    `build` is given `microbatches=` too. `rounds`: of how many minibatches the schedule is made, no other number.
+    In a schedule of any length, the j-th microbatch of period t reads version max(0, t - lag[j]). This is checked here
+    while the pipeline fills and for some of the steady state.
+
+    Args:
+        build: makes a `Schedule`; with more than one microbatch it is given `microbatches=` too.
+        rounds: a number that the schedule's minibatches must be a multiple of.
+
+    Raises:
+        PipelagError: the staleness does not settle, or the schedule cannot be executed.
     """
     return _steady(build, stages, microbatches, rounds)

@@ -1,4 +1,4 @@
-"""The schedules, each a visible little function. `schedule(name, ...)` looks one up."""
+"""The schedules, one short function each. `schedule(name, ...)` builds one by its name."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from pipelag.schedules.table import Group, Row
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {}
-MOST_PASSES = 10_000_000  # of one schedule; for more there may be no memory
+MOST_PASSES = 10_000_000  # of one schedule; more might not fit into memory
 
 
 def register_schedule(function: Callable[..., Schedule]) -> Callable[..., Schedule]:
-    """Make a schedule known to `schedule()` under its function's name."""
+    """Make a schedule available to `schedule()` under its function's name."""
     SCHEDULES[function.__name__] = function
     return function
 
 
 def check_counts(stages: Any, minibatches: Any, microbatches: Any) -> None:
-    """Refuse counts that are no whole numbers from 1 on, or make more actions than there is memory for."""
+    """Refuse counts that are not whole numbers from 1 on, or that make more passes than fit into memory."""
     counts = (stages, minibatches, microbatches)
     if not all(map(_from_one, counts)):
         raise PipelagError(
@@ -36,7 +36,7 @@ def check_counts(stages: Any, minibatches: Any, microbatches: Any) -> None:
     if prod(counts) > MOST_PASSES:
         raise PipelagError(
             f"{stages} stages x {minibatches} minibatches x {microbatches} microbatches are more than {MOST_PASSES:,} "
-            "passes, too many to write down; take fewer minibatches"
+            "passes, too many for a schedule; take fewer minibatches"
         )
 
 
@@ -71,16 +71,15 @@ def clocked(
     period: int = 1,
     microbatches: int = 1,
 ) -> Schedule:
-    """The schedule in which worker w takes `turns[w]` for every microbatch, `period` cycles apart.
+    """The schedule in which worker w performs the actions `turns[w]` for every microbatch, `period` cycles apart.
 
-    Within a cycle a worker acts in the order of its list. The turn of an update comes with the last microbatch of
-    each minibatch.
+    Within a cycle, a worker acts in the order of its list. An update comes with the last microbatch of each minibatch.
     """
     from pipelag.schedules.table import Cycles, ordered
 
     rows, clocks = [], []
     for worker in sorted(turns):
-        slots = len(turns[worker])  # a cycle has so many places
+        slots = len(turns[worker])  # a cycle has room for so many actions
         groups: list[Group] = []
         for at, (kind, stage, offset) in enumerate(turns[worker]):
             per = microbatches if kind == "U" else 1
@@ -101,9 +100,10 @@ def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: i
         worker 0 (FS1, BKS2)      1F0  1F1  1F2+1B0  1F3+1B1  1F4+1B2
         worker 1 (FS2, BKS1)           2F0  2F1      2F2      2F3      (2F and 2B in one cycle)
 
-    `colocated`: the forward and the backward of a stage share a worker, K+1 workers in all, as in the paper's 2-GPU
-    set-up (section 6.5); a worker runs its forward first, so that staleness is what 2K+1 accelerators have.
-    Otherwise the paper's 2K+1 accelerators: FS_1 .. FS_K, then FS_{K+1} with BKS_1, then BKS_2 .. BKS_{K+1}.
+    `colocated`: the forward and the backward of a stage share a worker, as in the paper's 2-GPU set-up (section 6.5),
+    so that there are K+1 workers. A worker runs its forward first, which gives the staleness of 2K+1 accelerators.
+    Otherwise the workers are the paper's 2K+1 accelerators: FS_1 .. FS_K, then FS_{K+1} with BKS_1, then BKS_2 ..
+    BKS_{K+1}.
 
     DualPipe (the spectrain paper, section 3.1) is the colocated form.
     """
@@ -113,7 +113,7 @@ def cycle(stages: int, minibatches: int, colocated: bool = True, microbatches: i
     for stage in range(1, stages + 1):
         forward_worker = stage - 1
         backward_worker = forward_worker if colocated else 2 * stages - stage - 1
-        back = 2 * stages - 1 - stage  # the wave reaches the last stage, and comes back a stage per cycle
+        back = 2 * stages - 1 - stage  # the last stage's backward shares the forward's cycle, then a stage per cycle
         turns[forward_worker] += [("F", stage, stage - 1)]
         turns[backward_worker] += [("B", stage, back), ("U", stage, back)]
     return clocked("cycle", stages, minibatches, turns, microbatches=microbatches)
@@ -127,15 +127,17 @@ def pipemare(stages: int, minibatches: int, microbatches: int = 1, segment: int 
         worker 0   1F0  1F1  1F2      1B0+1F3  1B1+1F4
         worker 1        2F0  2B0+2F1  2B1+2F2  2B2+2F3
 
-    The wave turns round in a cycle of its own, so that the last stage too is an update late (N = 1). In a cycle every
-    pass reads the weights of the cycle's start, and the update comes at its end.
+    The last stage's backward comes one cycle after its forward, so that this stage too is one update late (N = 1).
+    Every pass reads the weights that are there when its cycle starts; the update comes at the cycle's end.
 
-    `segment`: recomputation in segments of so many stages (appendix A.3; the last may be shorter): the j-th of a
-    segment's S stages, from 1, runs its forward again 2(S-j) cycles before its backward, so that the last one's
+    `segment`: recomputation in segments of so many stages (appendix A.3); the last segment may be shorter. The j-th of
+    a segment's S stages, from 1, runs its forward again 2(S-j) cycles before its backward, so that the last stage's
     activation "arrives right at the time" when its backward needs it.
     """
     if segment != 0 and not _from_one(segment):
-        raise PipelagError(f"a segment has a whole number of stages, 1 at least (0: none), not {segment!r:.40}")
+        raise PipelagError(
+            f"segment, a number of stages, should be a whole number from 0 on (0: no segments), not {segment!r:.40}"
+        )
     turns: dict[int, list[Turn]] = defaultdict(list)
     for stage in range(1, stages + 1):
         back = 2 * stages - stage
@@ -149,9 +151,9 @@ def pipemare(stages: int, minibatches: int, microbatches: int = 1, segment: int 
 
 @register_schedule
 def sequential(stages: int, minibatches: int, workers: int | None = None, microbatches: int = 1) -> Schedule:
-    """One microbatch at a time: all forwards, all backwards, then the next (the paper's Figure 2).
+    """One microbatch at a time: all forwards, all backwards, then the next (stale-weights paper, Figure 2).
 
-    `workers` = `stages` (the default) is model parallelism without pipelining, 1 is ordinary training.
+    `workers` = `stages` (the default) is model parallelism without pipelining; 1 is ordinary training.
     """
     workers = stages if workers is None else workers
     if workers not in (1, stages):
@@ -165,11 +167,11 @@ def sequential(stages: int, minibatches: int, workers: int | None = None, microb
 
 
 def one_forward_one_backward(stage: int, warmup: int, count: int, microbatches: int) -> Row:
-    """`warmup` forwards, then a forward and a backward in turn, then the backwards left, of `count` microbatches."""
+    """1F1B's row for `count` microbatches: `warmup` forwards, then forward and backward in turn, then backwards."""
     from pipelag.schedules.table import ordered
 
     warmup, updates = min(warmup, count), count // microbatches
-    turns = range(3 * updates * microbatches)  # backward m comes in place 3m + 1
+    turns = range(3 * updates * microbatches)  # backward m takes place 3m + 1
     return ordered(
         [
             ("F", stage, range(count), range(-3 * warmup, 3 * (count - warmup), 3)),
@@ -200,40 +202,44 @@ def one_f_one_b_flush(stages: int, minibatches: int, microbatches: int = 1) -> S
 
 
 def minibatches_held(replicas: Sequence[int], depth: int | None = None) -> tuple[int, ...]:
-    """How many minibatches a replica of each stage has between their two passes under 1F1B-RR (PipeDream section 3.2).
+    """How many minibatches a replica of each stage holds between their two passes in 1F1B-RR (PipeDream section 3.2).
 
-    NOAM = ceil(workers / replicas of stage 1) for stage 1, ceil(workers from here on / replicas) for a later stage: as
-    many as keep all workers busy.
+    By default, as many as keep all workers busy: NOAM = ceil(workers / replicas) for stage 1, and for a later stage
+    ceil(workers of this stage and all later ones / replicas of this stage).
 
     Args:
-        depth: minibatches in the pipeline per replica of stage 1, in NOAM's place (Figure 18); 1 is no pipelining. Of
-            fewer than NOAM, a stage holds the share that it holds of NOAM: the minibatches follow one another at equal
-            distances, and a stage that began further forwards first would wait for them. No other numbers are faster
-            where a stage's forwards and backwards alternate: over 4 equal stages depth 3 is no faster than 2 (who ran
-            whatever is ready would gain a third). More than NOAM wait in front of the later stages, but for the last,
-            which runs a backward right after its forward.
+        depth: minibatches in the pipeline per replica of stage 1, in place of NOAM (Figure 18); 1 means no pipelining.
+            Below NOAM, every stage holds the same share of its default: minibatches follow one another at equal
+            distances, and a stage that started with more forwards would only wait for them to arrive. As long as a
+            stage alternates forwards and backwards, no other numbers are faster: over 4 equal stages, depth 3 is no
+            faster than 2 (a worker that ran whatever is ready would gain a third). Above NOAM, the extra minibatches
+            wait in front of the later stages, except for the last, which runs each backward right after its forward.
     """
     if depth is not None and not _from_one(depth):
-        raise PipelagError(f"a pipeline holds at least 1 minibatch, in a whole number, not {depth!r:.40}")
+        raise PipelagError(
+            f"depth, the minibatches in the pipeline, should be a whole number from 1 on, not {depth!r:.40}"
+        )
     noam, held = -(-sum(replicas) // replicas[0]), []
     depth = noam if depth is None else depth
     for stage, count in enumerate(replicas):
         full = -(-sum(replicas[stage:]) // count)
         share = -(-full * min(depth, noam) // noam)
         waiting = max(0, depth - noam) * replicas[0] // count if stage < len(replicas) - 1 else 0
-        held.append(min(share + waiting, -(-depth * replicas[0] // count)))  # at most all that are in the pipeline
+        held.append(min(share + waiting, -(-depth * replicas[0] // count)))  # at most all those in the pipeline
     return tuple(held)
 
 
 def one_f_one_b_rr(stages: int, minibatches: int, replicas: Sequence[int] = (), depth: int | None = None) -> Schedule:
     """1F1B with replicated stages (1F1B-RR, PipeDream section 3.2): minibatch m of a stage runs on replica m mod r.
 
-    `replicas[l-1]`: workers of stage l, 1 each by default. `depth`: minibatches in the pipeline per replica of the
-    first stage; NOAM by default (`minibatches_held`).
+    `replicas[l-1]`: the workers of stage l; 1 each by default. `depth`: minibatches in the pipeline per replica of
+    stage 1; NOAM by default (`minibatches_held`).
     """
     listed = isinstance(replicas, Sequence) and all(map(_from_one, replicas))
     if not listed or len(replicas) not in (0, stages):
-        raise PipelagError(f"replicas {shown(replicas)} must give each of the {stages} stages 1 or more")
+        raise PipelagError(
+            f"replicas is {shown(replicas)}; it should give each of the {stages} stages 1 or more workers"
+        )
     replicas = tuple(replicas) or (1,) * stages
     rows = []
     for stage, (count, held) in enumerate(zip(replicas, minibatches_held(replicas, depth), strict=True), start=1):
@@ -257,14 +263,15 @@ def gpipe(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
 
 
 def parameter_server(stages: int, minibatches: int, workers: int | None = None) -> Schedule:
-    """Asynchronous data parallelism (ASP): each worker takes the whole model through every n-th minibatch.
+    """Asynchronous data parallelism (ASP): each of n workers runs the whole model on every n-th minibatch.
 
-    The last worker of the list is the server that applies the gradients as they come, one per cycle, so that a worker
-    reads weights that miss the n-1 minibatches which the others have under way. `workers` = `stages` by default.
+    The last worker of the list is the server, which applies the gradients as they arrive, one minibatch's per cycle. A
+    worker therefore reads weights that lack the updates of the n-1 minibatches that the other workers have in progress.
+    `workers` = `stages` by default.
     """
     workers = stages if workers is None else workers
     if not _from_one(workers):
-        raise PipelagError(f"a parameter server has a whole number of workers, 1 at least, not {workers!r:.40}")
+        raise PipelagError(f"workers is {workers!r:.40}; a parameter server needs a whole number of workers from 1 on")
     rows: list[list[Action]] = [[] for _ in range(workers + 1)]
     clocks: list[list[int]] = [[] for _ in range(workers + 1)]
     for m in range(minibatches):

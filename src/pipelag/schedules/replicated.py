@@ -1,8 +1,8 @@
-"""Schedules whose stages have replicas: who does what, and when a stage's weights are updated.
+"""Schedules with replicated stages: which replica does what, and when a stage's weights are updated.
 
-A stage of r replicas sends minibatch m to replica m mod r, for both passes (PipeDream section 3.2). Its r minibatches
-of a round make one update: their gradients are summed over the replicas (S) and every replica steps by the mean (U), so
-that all have equal weights. The number of an S or U is that of a round.
+In a stage of r replicas, minibatch m goes to replica m mod r for both passes (PipeDream section 3.2). The r minibatches
+of a round make one update: their gradients are summed over the replicas (S), and every replica steps by the mean (U),
+so that all replicas have equal weights. S and U are numbered by rounds.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from pipelag.schedules.library import one_f_one_b, one_f_one_b_rr
 
 
 def check_replicas(replicas: Sequence[int], stages: int, minibatches: int) -> None:
-    """Refuse replicas that do not fit the stages, and minibatches that do not make whole rounds."""
+    """Refuse replicas that do not fit the stages, and numbers of minibatches that do not make whole rounds."""
     if len(replicas) != stages or not all(isinstance(count, Integral) and count >= 1 for count in replicas):
         raise PipelagError(
-            f"replicas {list(replicas)} must give each of the {stages} stages 1 or more, in whole numbers"
+            f"replicas is {list(replicas)}; it should give each of the {stages} stages a whole number of workers, 1 "
+            "or more"
         )
     rounds = lcm(*replicas)
     if minibatches % rounds:
         nearest = max(rounds, minibatches - minibatches % rounds)
         raise PipelagError(
-            f"{minibatches} minibatches do not make whole rounds of the replicas {list(replicas)}, each of which must "
-            f"have its turn; train {nearest} or {nearest + rounds}"
+            f"{minibatches} minibatches do not make whole rounds of the replicas {list(replicas)}, which take turns; "
+            f"train {nearest} or {nearest + rounds}"
         )
 
 
 def one_f_one_b_rounds(stages: int, minibatches: int, replicas: Sequence[int], depth: int | None = None) -> Schedule:
-    """1F1B-RR in which U(stage, n) is round n's update, on every replica of the stage, with S(stage, n) before it."""
+    """1F1B-RR with one update per round, U(stage, round), on every replica of the stage, after S(stage, round)."""
     check_replicas(replicas, stages, minibatches)
     base = one_f_one_b_rr(stages, minibatches, replicas, depth)
     rows = []
@@ -51,13 +52,13 @@ def one_f_one_b_rounds(stages: int, minibatches: int, replicas: Sequence[int], d
 
 
 def dealt(schedule: Schedule, replicas: Sequence[int]) -> Schedule:
-    """A schedule of one worker per stage, the minibatches of each stage dealt to its replicas.
+    """Replicate the stages of a schedule that has one worker per stage: deal a stage's minibatches to its replicas.
 
-    What a replica does keeps its order, and a round's update its place, that of the round's last minibatch: so nobody
-    waits for ever where nobody did before.
+    Every replica keeps its actions in the schedule's order, and a round's update comes where the update of the round's
+    last minibatch was. A schedule without deadlocks therefore stays without.
 
     Raises:
-        PipelagError: a schedule that gives a worker several stages, or a stage several workers.
+        PipelagError: the schedule gives a worker several stages, or a stage several workers.
     """
     check_replicas(replicas, schedule.stages, schedule.minibatches)
     if any(action.stage != worker + 1 for worker, action in schedule):
@@ -87,18 +88,18 @@ def dealt(schedule: Schedule, replicas: Sequence[int]) -> Schedule:
 
 @dataclass(frozen=True)
 class Replicated:
-    """What builds a method's schedule with replicated stages: 1F1B-RR for 1F1B; otherwise minibatches are dealt."""
+    """Builds a method's schedule with replicated stages: 1F1B-RR for 1F1B, `dealt` for all other schedules."""
 
     build: Callable[..., Schedule]
     replicas: tuple[int, ...]
 
     @property
     def rounds(self) -> int:
-        """Every stage has had all its replicas once in so many minibatches."""
+        """The number of minibatches after which every stage has used all of its replicas equally often."""
         return lcm(*self.replicas)
 
     def __call__(self, stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
-        """The schedule of whole rounds."""
+        """The schedule; the minibatches must make whole rounds."""
         if self.build is one_f_one_b and microbatches == 1:
             return one_f_one_b_rounds(stages, minibatches, self.replicas)
         options = {"microbatches": microbatches} if microbatches > 1 else {}

@@ -1,6 +1,6 @@
-"""A schedule's actions as arrays, nine bytes each, so that millions of them can be built, derived from and timed.
+"""A schedule's actions as arrays of nine bytes per action, so that millions of actions can be handled.
 
-Loaded where it is first needed: numpy takes longer to import than most commands do.
+Other modules import this one inside functions, since importing numpy takes longer than most commands do.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from pipelag.errors import PipelagError
 from pipelag.schedules.actions import Action, Kind
 
-KINDS: tuple[Kind, ...] = ("F", "B", "R", "U", "S")  # an action's code is its kind's place here
+KINDS: tuple[Kind, ...] = ("F", "B", "R", "U", "S")  # the code of a kind is its index here
 F, B, R, U, S = range(5)
-Group = tuple[Kind, int, range, range]  # actions of one kind and stage: their numbers, and the places they take
+Group = tuple[Kind, int, range, range]  # actions of one kind and stage: their numbers and their places in the row
 
 
 class Row(Sequence[Action]):
-    """A worker's actions: what a tuple of them is, made when they are asked for.
+    """A worker's actions; behaves as a tuple of them, but makes each `Action` only when it is asked for.
 
     Args:
-        kinds, stages, numbers: [actions], of each its code, stage and number.
+        kinds, stages, numbers: [actions], the code, stage and number of each action.
     """
 
     __slots__ = ("kinds", "numbers", "stages")
@@ -39,9 +39,7 @@ class Row(Sequence[Action]):
             return actions
         unknown = next((action for action in actions if action.kind not in KINDS), None)
         if unknown is not None:
-            raise PipelagError(
-                f"the action {unknown} has a kind that no executor knows; the kinds are F, B, R, S and U"
-            )
+            raise PipelagError(f"the action {unknown} has an unknown kind; the kinds are F, B, R, S and U")
         kinds = np.fromiter((KINDS.index(action.kind) for action in actions), np.uint8, len(actions))
         stages = np.fromiter((action.stage for action in actions), np.int32, len(actions))
         return cls(kinds, stages, np.fromiter((action.number for action in actions), np.int32, len(actions)))
@@ -78,7 +76,7 @@ class Row(Sequence[Action]):
 
 
 class Cycles(Sequence[int]):
-    """The clock cycles of a worker's actions: what a tuple of integers is, four bytes each."""
+    """The clock cycles of a worker's actions; behaves as a tuple of integers, but takes four bytes for each."""
 
     __slots__ = ("values",)
 
@@ -105,7 +103,7 @@ class Cycles(Sequence[int]):
 
 
 def ordered(groups: Sequence[Group]) -> tuple[Row, np.ndarray]:
-    """The actions of some groups in the order of their places (no two take one), and these places."""
+    """The actions of several groups, in the order of their places, and these places. No two may share a place."""
     places = np.concatenate([np.arange(p.start, p.stop, p.step, dtype=np.int64) for *_, p in groups])
     order = places.argsort(kind="stable")
     sizes = [len(numbers) for _, _, numbers, _ in groups]
@@ -116,10 +114,10 @@ def ordered(groups: Sequence[Group]) -> tuple[Row, np.ndarray]:
 
 
 def repeated(row: Row, times: int, passes: int) -> Row:
-    """A minibatch's row for so many minibatches, one after the other.
+    """The row of one minibatch repeated for `times` minibatches.
 
     Args:
-        passes: by how much the numbers of passes grow from one to the next; those of S and U grow by 1.
+        passes: what is added to the number of a pass (F, B, R) from one minibatch to the next; S and U get 1 more.
     """
     step = np.where(row.kinds >= U, 1, passes).astype(np.int32)
     numbers = (row.numbers + np.arange(times, dtype=np.int32)[:, None] * step).reshape(-1)
@@ -129,7 +127,8 @@ def repeated(row: Row, times: int, passes: int) -> Row:
 class Table:
     """All actions of a schedule, worker by worker.
 
-    kinds, stages, numbers: [actions]. bounds: [workers + 1], where each worker's actions begin, and the end.
+    kinds, stages, numbers: [actions]. bounds: [workers + 1], the index at which each worker's actions begin, and the
+    number of all actions.
     """
 
     def __init__(self, workers: Sequence[Sequence[Action]], stages: int) -> None:
@@ -142,8 +141,8 @@ class Table:
         outside = np.flatnonzero((self.stages < 1) | (self.stages > stages) | (self.numbers < 0))
         if len(outside):
             raise PipelagError(
-                f"the action {self.action(outside[0])} is not of the schedule's stages 1 to {stages}, or its number is "
-                "below 0"
+                f"the action {self.action(outside[0])} has a stage outside the schedule's 1 to {stages}, or a "
+                "number below 0"
             )
 
     def __len__(self) -> int:
@@ -151,11 +150,11 @@ class Table:
 
     @cached_property
     def workers(self) -> np.ndarray:
-        """[actions]: who performs each."""
+        """[actions]: the worker that performs each action."""
         return np.repeat(np.arange(self.count, dtype=np.int32), np.diff(self.bounds))
 
     def action(self, at: int) -> Action:
-        """The action in one place."""
+        """The action at an index of the table."""
         return Action(KINDS[int(self.kinds[at])], int(self.stages[at]), int(self.numbers[at]))
 
     @cached_property
@@ -176,7 +175,7 @@ class Table:
         return tuple(tuple(np.flatnonzero(updates).tolist()) for updates in self.tally[:, U, 1:].T)
 
     def updates(self) -> list[tuple[int, int]]:
-        """Per stage, how many updates of different numbers it has, and the highest number (-1: none)."""
+        """Per stage, how many distinct updates it has and the highest number of one (-1: it has none)."""
         length = int(self.numbers[self.kinds == U].max(initial=-1)) + 1
         made = self.places(U, length) >= 0
         highest = length - 1 - made[:, ::-1].argmax(axis=1) if length else np.zeros(len(made))
@@ -184,10 +183,12 @@ class Table:
         return list(zip(counts.tolist(), np.where(counts, highest, -1).tolist(), strict=True))
 
     def places(self, kind: int, length: int, values: np.ndarray | None = None) -> np.ndarray:
-        """[stages, length]: where the action of a kind stands for each stage and number, -1: nowhere; of several, last.
+        """[stages, length]: the index in the table of the action of a kind, by stage and number.
+
+        -1 where there is no such action; the last index where there are several.
 
         Args:
-            values: [actions]; these instead of where it stands.
+            values: [actions]; the action's entry of this array instead of its index.
         """
         places = np.full((self.stage_count, length), -1, np.int32)
         here = np.flatnonzero(self.kinds == kind)

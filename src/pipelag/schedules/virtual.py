@@ -18,11 +18,12 @@ PASSES: tuple[Kind, ...] = ("B", "F")
 class Interleaved:
     """Interleaved 1F1B (Narayanan et al. 2021, section 2.2): stage s of P * chunks lives on worker (s-1) mod P.
 
-    A worker takes microbatches in groups of P, each through its first stage, then its second, and so on; backwards
-    in the opposite order. Smaller stages fill and drain sooner: the bubble of a flush is a `chunks`-th of 1F1B's.
+    A worker takes microbatches in groups of P. A group passes the worker's first stage, then its second, and so on;
+    backwards go through them in the opposite order. Smaller stages fill and drain sooner: the bubble of a flush is
+    1 / chunks of that of 1F1B.
 
-    flush: at the end of every minibatch (synchronous); otherwise the stream never stops, and a stage updates after a
-    minibatch's last backward.
+    flush: True: the pipeline drains at the end of every minibatch (synchronous). False: it never drains, and a stage
+        updates after a minibatch's last backward.
     """
 
     chunks: int = 2
@@ -30,21 +31,23 @@ class Interleaved:
 
     def __post_init__(self) -> None:
         if not isinstance(self.chunks, Integral) or self.chunks < 1:
-            raise PipelagError(f"a worker holds a whole number of stages, 1 at least, not {shown(self.chunks)}")
+            raise PipelagError(
+                f"chunks, the stages of a worker, should be a whole number from 1 on, not {shown(self.chunks)}"
+            )
 
     def __call__(self, stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
-        """The schedule.
+        """The schedule over `stages` stages, which need stages / chunks workers.
 
         Raises:
-            PipelagError: stages that do not divide over the workers, or microbatches that do not make whole groups.
+            PipelagError: the stages do not divide over the workers, or the microbatches do not make whole groups.
         """
         chunks = min(self.chunks, stages)
         workers = stages // chunks
         if stages % chunks or microbatches % workers:
             raise PipelagError(
-                f"interleaving gives each of {workers} workers {chunks} stages and groups of {workers} microbatches; "
-                f"{stages} stages and {microbatches} microbatches do not divide so: use a multiple of {chunks} stages "
-                f"and of {workers} microbatches"
+                f"interleaving gives each of {workers} workers {chunks} stages and groups of {workers} microbatches, "
+                f"into which {stages} stages and {microbatches} microbatches do not divide; use a multiple of "
+                f"{chunks} stages and of {workers} microbatches"
             )
         if not self.flush:
             total = minibatches * microbatches
@@ -62,11 +65,11 @@ class Interleaved:
 
 
 def _interleaved(workers: int, chunks: int, rank: int, first: int, count: int, microbatches: int) -> tuple[Action, ...]:
-    """A worker's row over `count` microbatches from `first` on: a warm-up of forwards, then one of each in turn."""
+    """A worker's row for `count` microbatches from `first` on: warm-up forwards, then forward and backward in turn."""
     total, group = count * chunks, workers * chunks
 
     def turn(k: int, backward: bool) -> tuple[int, int]:
-        """(stage, microbatch) of the worker's k-th forward or backward."""
+        """(stage, microbatch) of the worker's k-th forward, or k-th backward."""
         chunk = k % group // workers
         chunk = chunks - 1 - chunk if backward else chunk
         return chunk * workers + rank + 1, first + k // group * workers + k % workers
@@ -87,12 +90,13 @@ def _interleaved(workers: int, chunks: int, rank: int, first: int, count: int, m
 def bidirectional(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
     """Two pipelines over the same workers in opposite directions (Chimera, Li and Hoefler 2021; DeepSeek's DualPipe).
 
-    Worker w holds stage w+1 for even microbatches, which run down, and stage P-w for odd ones, which run up; the two
-    replicas of a stage sum their gradients (S) at the end of a minibatch, and both step (U). Where one direction has a
-    bubble the other has work. (SpecTrain's DualPipe of 2018 is another thing: a forward and a backward in every unit.)
+    Of P stages, worker w = 0 .. P-1 holds stage w+1 for even microbatches, whose forwards go from worker 0 to P-1, and
+    stage P-w for odd microbatches, whose forwards go the other way. At the end of a minibatch the two replicas of a
+    stage sum their gradients (S) and both step (U). Where one direction has a bubble, the other has work. SpecTrain's
+    DualPipe of 2018 is a different schedule: a forward and a backward in every time unit.
 
     Raises:
-        PipelagError: an odd number of stages or microbatches, but for one stage.
+        PipelagError: the number of stages (other than 1) or of microbatches is odd.
     """
     if stages == 1:
         rows = [
@@ -121,16 +125,16 @@ def bidirectional(stages: int, minibatches: int, microbatches: int = 1) -> Sched
 
 @lru_cache(maxsize=64)
 def _both_ways(stages: int, microbatches: int) -> Order:
-    """One minibatch: each worker, whenever it is free, takes a backward that is ready, else a forward.
+    """The rows of one minibatch: whenever a worker is free, it takes a backward that is ready, or else a forward.
 
-    Times are in forward passes, of which a backward takes two; a stage has at most as many microbatches under way as
-    1F1B allows it.
+    The unit of time is a forward pass; a backward takes two. A stage has at most as many microbatches of a direction
+    between their two passes as 1F1B allows.
     """
 
     rows: list[list[Action]] = [[] for _ in range(stages)]
     free = [0] * stages
     ends: dict[Action, int] = {}
-    # A stage takes the microbatches of a direction in their order: by kind, stage and direction the next one.
+    # (kind, stage, direction) -> the next microbatch: a stage takes those of a direction in order.
     due = {(kind, stage, way): way for kind in PASSES for stage in range(1, stages + 1) for way in (0, 1)}
 
     def ready(action: Action, now: int) -> bool:

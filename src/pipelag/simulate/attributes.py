@@ -1,4 +1,4 @@
-"""What objects hold in Python, compared and put back: attributes, and what lies in those that are containers."""
+"""Snapshots of Python objects' attributes, and of the containers among them, to compare with and to restore."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ PLAIN = (bool, int, float, complex, str, bytes)
 
 
 class Attributes:
-    """The attributes of objects as they are now; a module's buffers are among them, by identity."""
+    """A snapshot of objects' attributes. A module's buffers are compared by identity, not by their values."""
 
     def __init__(self, objects: Iterable[Any]) -> None:
         self.held = [(one, {name: (value, _copied(value)) for name, value in vars(one).items()}) for one in objects]
 
     def changed(self) -> str:
-        """The first attribute that is another now, as "'name' of Class"; empty where none is."""
+        """The first attribute that has changed since, as "'name' of Class"; empty if none has."""
         for one, before in self.held:
             now = vars(one)
             for name in {**before, **now}:
@@ -28,7 +28,7 @@ class Attributes:
         return ""
 
     def restore(self) -> None:
-        """Let the objects hold again what they held."""
+        """Give the objects back the attributes and contents of the snapshot."""
         for one, before in self.held:
             now = vars(one)
             for name in [name for name in now if name not in before]:
@@ -46,7 +46,7 @@ def _copied(value: Any) -> Any:
 
 
 def _differing(before: tuple[Any, Any], now: Any) -> str | None:
-    """None: an attribute is as it was; else the key inside of it that is not, or nothing where there is none."""
+    """None if an attribute is unchanged; else the first key in it that has changed, or "" if there is no key."""
     value, content = before
     if not _same(value, now):
         return ""
@@ -68,7 +68,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _refill(value: Any, content: Any) -> None:
-    """Put a container's content back into it."""
+    """Restore a container's content."""
     if content is None:
         return
     value.clear()

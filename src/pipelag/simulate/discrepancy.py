@@ -1,13 +1,14 @@
-"""How far the weights that passes read are from the ones they should have read: measured while a run goes.
+"""Measures during a run how far the weights that passes read are from those that they should have read.
 
-Two questions, on every `every`-th minibatch of a phase:
+On every `every`-th minibatch of a phase it measures:
 
-* per stage, the root mean square of (forward's weights - the weights that the minibatch's own update starts from), and
-  of (forward's - backward's weights): staleness and discrepancy as distances, for any method. Of a minibatch in several
-  microbatches those of the first, whose forward reads the oldest weights: the delay that papers print is its own. Where
-  gradients are late and passes read live weights (`hogwild`), both are 0, and say nothing of that delay;
-* for methods that predict, SpecTrain's figure 9: RMSE of the weights foreseen s updates ahead against the true ones,
-  beside RMSE of the weights as they were s updates ago, for each s of `horizons`.
+* for any method and stage, staleness and discrepancy as distances: the root mean square of (weights that the forward
+  reads - weights that the minibatch's own update starts from), and of (weights that the forward reads - weights that
+  the backward reads). In a minibatch of several microbatches these are the first one's, whose forward reads the oldest
+  weights; the delays that papers print are its delays. In `hogwild` and `hogwild_t1`, gradients are late but passes
+  read live weights, so both distances are 0 and say nothing about the delay;
+* for methods that predict, SpecTrain's figure 9: for each s of `horizons`, the RMSE of the weights predicted s updates
+  ahead against the true ones, beside the RMSE of the weights as they were s updates before.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def rms(a: Buffers, b: Buffers, count: int) -> float:
 
 
 class Discrepancy:
-    """Watches one phase's pipeline. `row` gives the means since the last call."""
+    """Measures one phase's pipeline. `row` returns the means since its last call."""
 
     def __init__(self, pipeline: SimulatedPipeline, horizons: tuple[int, ...] = (), every: int = 10) -> None:
         self.pipeline, self.horizons, self.every = pipeline, horizons, every
@@ -42,15 +43,16 @@ class Discrepancy:
         pipeline.observe = self.observe
 
     def add(self, key: Any, value: float) -> None:
-        """Count a measured value."""
+        """Add a measured value to its mean and maximum."""
         self.sums[key] = self.sums.get(key, 0.0) + value
         self.counts[key] = self.counts.get(key, 0) + 1
         self.most[key] = max(self.most.get(key, 0.0), value)
 
     def observe(self, kind: str, t: int, index: int) -> None:
-        """The pipeline has loaded what stage `index` reads in minibatch t's forward or backward, or ("U") its own.
+        """Called by the pipeline in minibatch t when stage `index` has loaded the weights of a pass.
 
-        Of several microbatches it tells of the first.
+        `kind`: forward ("F") or backward ("B"), of several microbatches the first; before the update ("U"), when the
+        live weights are loaded; and once at the minibatch's start ("start").
         """
         weights = self.pipeline.weights[index]
         if kind == "start":
@@ -68,7 +70,7 @@ class Discrepancy:
         return [index for index, weights in enumerate(self.pipeline.weights) if weights.prediction is not None]
 
     def _foresee(self, t: int) -> None:
-        """What the weights will be s updates from now, and what they are, to be compared then."""
+        """Predict the weights s updates ahead, and keep the present ones, to compare both with the true ones then."""
         stages = self._predicting()
         for s in self.horizons if stages else ():
             predicted, stale = [], []
@@ -89,7 +91,7 @@ class Discrepancy:
             self.add(("stale", s), rms([b for part in stale for b in part], live, count))
 
     def row(self) -> dict[str, Any]:
-        """For a log line: means, and for predictions the greatest value too, since the last call."""
+        """A row for the log: the means since the last call, and for predictions the maxima."""
         mean = {key: total / self.counts[key] for key, total in self.sums.items()}
         stages = range(len(self.sizes))
         row: dict[str, Any] = {
@@ -104,11 +106,11 @@ class Discrepancy:
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """Between two steps: what was measured since the last row, and what is foreseen and still to be compared."""
+        """The state between two steps: measurements since the last row, and predictions that wait to be compared."""
         return {name: getattr(self, name) for name in ("sums", "most", "counts", "foreseen")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a `state_dict`."""
         self.sums, self.most, self.counts = dict(state["sums"]), dict(state["most"]), dict(state["counts"])
         place = self.pipeline.device
         self.foreseen = tree_map(lambda v: v.to(place) if isinstance(v, torch.Tensor) else v, state["foreseen"])

@@ -1,11 +1,11 @@
-"""A simulated step as two CUDA graphs: its forward and its backward, recorded once and replayed, bit for bit.
+"""A simulated step's forward and backward as two CUDA graphs, recorded once and replayed with the same bits.
 
-Small models keep a GPU waiting for Python, which launches their kernels one by one; a graph launches all of a pass at
-once. What passes read is copied into the same flat buffers in every step (`pipelag.stage.weights`), so two recordings
-serve all steps, and moving the versions, which differ, stays outside of them, as does the update.
+With a small model, a GPU waits for Python to launch kernels one by one; a graph launches all kernels of a pass at once.
+In every step, the weights that passes read are copied into the same flat buffers (`pipelag.stage.weights`), so two
+recordings serve all steps. The copies differ from step to step and stay outside of the graphs, as does the update.
 
-A graph repeats kernels, not Python. So nothing is recorded that Python has a part in (`why_eager`, `Unfit`), the first
-recording is compared with the passes as they are, and whatever does not fit is computed as ever.
+A graph repeats kernels but not Python code. Passes whose Python code matters are therefore not recorded (`why_eager`,
+`Unfit`), and the first replay is compared with the eager passes. Steps that cannot be replayed are computed eagerly.
 """
 
 from __future__ import annotations
@@ -51,34 +51,34 @@ Show = Callable[..., None]  # (kind, observed=True): let the parameters hold wha
 
 
 class Unfit(Exception):
-    """These passes cannot be replayed, for the reason given."""
+    """The passes cannot be replayed, for the reason given."""
 
 
 class Recorder(Protocol):
-    """Makes recordings: what of them only a GPU can do."""
+    """Makes recordings; the part of this module that needs a GPU."""
 
     def aside(self) -> Any:
-        """A context in which passes are tried before they are recorded; raises where they wait for the device."""
+        """A context in which passes are tried before they are recorded; raises if they synchronise with the device."""
 
     def record(self, passes: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
-        """Record what is launched meanwhile, which is not computed; returns its replay, and where that puts results."""
+        """Record the kernels that `passes` launches, without running them; returns (replay, where it puts results)."""
 
 
 class OnCuda:
-    """CUDA graphs with one memory pool, so that the backward's finds what the forward's has left in it."""
+    """Records CUDA graphs with one memory pool, in which the backward finds what the forward has left."""
 
     def __init__(self, device: torch.device) -> None:
         self.stream, self.pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """On another stream, as torch wants it: what libraries set up at a first use must not be recorded."""
+        """On another stream, as torch asks for, since what libraries set up on first use must not be recorded."""
         main, side = torch.cuda.current_stream(self.stream.device), torch.cuda.Stream(self.stream.device)
         mode = torch.cuda.get_sync_debug_mode()
         side.wait_stream(main)
         try:
             with warnings.catch_warnings(), torch.cuda.stream(side):
-                warnings.simplefilter("ignore")  # that not every synchronisation is found: a recording finds the others
+                warnings.simplefilter("ignore")  # it says that some synchronisations are missed; recording finds those
                 torch.cuda.set_sync_debug_mode("error")
                 yield
         finally:
@@ -90,7 +90,7 @@ class OnCuda:
         graph, device = torch.cuda.CUDAGraph(), self.stream.device
         with (
             torch.cuda.device(device),
-            torch.cuda.stream(torch.cuda.current_stream(device)),  # back to it where a capture fails to end
+            torch.cuda.stream(torch.cuda.current_stream(device)),  # returns to it even if ending a capture fails
             torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"),
         ):
             results = passes()
@@ -98,14 +98,17 @@ class OnCuda:
 
 
 def recorder_of(device: torch.device) -> Recorder | None:
-    """What records on a device; None where nothing can."""
+    """The recorder for a device; None if the device has no graphs."""
     return OnCuda(device) if device.type == "cuda" else None
 
 
 @dataclass
 class Recording:
-    """Two passes over fixed tensors. settings: those of `settings_of` that it was made under, of these modules and
-    parameters of the stages."""
+    """A recorded forward and backward over fixed tensors.
+
+    given: the tensors of the minibatch, to be overwritten before a replay. settings: what `settings_of` gave for the
+    stages' `modules` and `parameters` when the recording was made.
+    """
 
     given: list[torch.Tensor]
     forward: Callable[[], None]
@@ -117,7 +120,7 @@ class Recording:
     settings: Any
 
     def replay(self, show: Show) -> None:
-        """Both passes of the minibatch given, each over the weights that are its own."""
+        """Replay both passes on the minibatch in `given`, each with the weights that it reads."""
         show("F")
         self.forward()
         show("B")
@@ -125,7 +128,7 @@ class Recording:
 
 
 class Graphs:
-    """The recording of one phase's steps. `why` says why steps are eager; it is empty while they are replayed."""
+    """Replays one phase's steps. `why`: why steps are eager; empty while they are replayed."""
 
     def __init__(self, asked: bool) -> None:
         self.open, self.failed = asked, False
@@ -134,18 +137,19 @@ class Graphs:
         self.recording: Recording | None = None
 
     def close(self, why: str = "") -> None:
-        """Make no steps any more, for a reason where there is a new one; the memory of the recording is free."""
+        """Replay no more steps, and free the recording's memory. `why`: the new reason, if there is one."""
         self.recording, self.open, self.why = None, False, why or self.why
 
     def loss(self, pipeline: SimulatedPipeline, inputs: Any, targets: Any, show: Show) -> torch.Tensor | None:
-        """The minibatch's loss, its gradients given to the parameters; None where the step has to be eager.
+        """The minibatch's loss, with its gradients left in the parameters; None if the step has to be eager.
 
-        The first step of a phase is: guards look at it, and libraries choose their kernels. A recording is made of the
-        first minibatch that has the form of the one before; those of another form (the last, short one) are eager.
+        The first step of a phase is always eager, for guards to examine it and for libraries to choose their kernels. A
+        recording is made of the first minibatch whose form is that of the one before. Minibatches of another form (such
+        as a shorter last one) are eager.
         """
         parameters = self.recording.parameters if self.recording is not None else own_parameters(pipeline)
         if not self.open or any(parameter.grad is not None for parameter in chain(parameters, parameters_of(pipeline))):
-            return None  # an eager backward would add to them
+            return None  # there are gradients already, and an eager backward adds to them
         leaves, spec = tree_flatten((inputs, targets))
         form = form_of(leaves, spec, pipeline.device)
         if self.recording is None:
@@ -166,10 +170,10 @@ class Graphs:
             parameter.grad = gradient
         (loss,) = recording.loss
         assert loss is not None
-        return loss.clone()  # the next replay overwrites it, as it does the gradients
+        return loss.clone()  # the next replay overwrites the loss (and the gradients)
 
     def _open(self, pipeline: SimulatedPipeline, leaves: list[Any], spec: Any, show: Show) -> None:
-        """Make the recording, or say why there is none; either way, everything is as it was before."""
+        """Make the recording or note why there is none; leaves everything else as it was before."""
         parts, recorder = modules_of(pipeline), recorder_of(pipeline.device)
         self.why = why_eager(pipeline, parts) if recorder is not None else "graphs need a CUDA device"
         if self.why or recorder is None:
@@ -180,7 +184,7 @@ class Graphs:
         try:
             with unchanged_buffers(parts):
                 self.recording = self._recorded(pipeline, recorder, attributes, [leaves, spec], show)
-        except Exception as error:  # whatever keeps a model from being recorded: the eager step says it if it is wrong
+        except Exception as error:  # the model cannot be recorded; if it has an error, the eager step will raise it
             self.open, self.failed = False, True
             known = isinstance(error, Unfit)
             self.why = str(error) if known else f"recording failed: {type(error).__name__}: {error}".splitlines()[0]
@@ -194,7 +198,7 @@ class Graphs:
     def _recorded(
         self, pipeline: SimulatedPipeline, recorder: Recorder, attributes: Attributes, minibatch: list[Any], show: Show
     ) -> Recording:
-        """Try the passes, record them, and see that a replay does what they did."""
+        """Try the passes, record them, and check that a replay gives the same results."""
         generators, parts = generators_of(pipeline.device), modules_of(pipeline)
         modules = [module for stage in pipeline.stages for module in stage.modules()]
         parameters = own_parameters(pipeline)
@@ -226,7 +230,7 @@ def _each(parts: nn.Module, what: Callable[[torch.Tensor], torch.Tensor] = torch
 
 
 class Passes:
-    """The forward and the backward of a minibatch, over a copy of it that stays where it is."""
+    """The forward and the backward of a minibatch, on a copy of it at fixed addresses."""
 
     def __init__(self, pipeline: SimulatedPipeline, leaves: list[Any], spec: Any) -> None:
         self.pipeline, self.spec = pipeline, spec
@@ -235,7 +239,7 @@ class Passes:
         ]
         self.given = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         self.alive: list[torch.Tensor] = []
-        # Batch norms whose counts are raised together; whether rounded parameters' gradients are taken together.
+        # Batch norms whose counts are raised in one call; whether `gradients_of` takes all gradients at once.
         self.counting, self.at_once = list[_BatchNorm](), False
 
     def forward(self) -> Results:
@@ -246,12 +250,12 @@ class Passes:
         return [self.alive[0].detach()]
 
     def strays(self) -> bool:
-        """Whether the backward would give gradients to others than the stages' parameters."""
+        """Whether the backward would give gradients to tensors other than the stages' parameters."""
         known = set(map(id, own_parameters(self.pipeline)))
         return any(id(leaf) not in known for leaf in leaves_of(self.alive[0]))
 
     def backward(self) -> Results:
-        """The gradients of the parameters, None of those that have none."""
+        """The gradients of the parameters; None for those that get none."""
         loss = self.alive.pop()
         if self.at_once:
             return gradients_of(loss, [weights.flat for weights in self.pipeline.weights])
@@ -262,7 +266,7 @@ class Passes:
         return gradients
 
     def both(self, show: Show) -> list[Results]:
-        """Loss and gradients, each pass over the weights that are its own."""
+        """Loss and gradients, each pass with the weights that it reads."""
         show("F", observed=False)
         loss = self.forward()
         if self.strays():
@@ -271,7 +275,7 @@ class Passes:
         return [loss, self.backward()]
 
     def shorten(self, parts: nn.Module, expected: Sequence[Results], recorder: Recorder, show: Show) -> None:
-        """Do with fewer kernels what passes do, unless something else than expected comes of it, or an error."""
+        """Let the passes launch fewer kernels, unless that raises an error or gives other results than expected."""
         after = [value for (value,) in expected[2:] if value is not None]
         self.counting, self.at_once = counting_once(parts, after), self.pipeline.rounded
         if not self.counting and not self.at_once:
@@ -280,7 +284,7 @@ class Passes:
             with unchanged_buffers(parts), recorder.aside():
                 shortened = [*self.both(show), *_each(parts, torch.clone)]
             same = all(map(alike, expected, shortened))
-        except Exception:  # a layer that reads the counts, or a backward that runs another one
+        except Exception:  # a layer reads the counts, or a backward runs another backward
             same = False
         for parameter in parameters_of(self.pipeline):
             parameter.grad = None

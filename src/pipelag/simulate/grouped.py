@@ -1,14 +1,15 @@
-"""Microbatches that read the same weights, in one pass of a stage: fewer and larger kernels, the same training.
+"""Takes microbatches that read the same weights through a stage in one pass: fewer, larger kernels, the same training.
 
-A minibatch in n microbatches goes through every stage n times, and a small network spends that time in launching
-kernels. Within a minibatch nothing is updated, so the order of its passes is free, and a stage's microbatches fall
-into a few runs of which each reads one version in its forward and one in its backward. A run is one pass. What goes by
-the microbatch still does: batch norm's statistics, dropout's draws and the loss are made for each by itself. What is
-left is rounding, since sums over samples are made in another order.
+A minibatch in n microbatches goes through every stage n times, and a small network spends most of that time on
+launching kernels. Weights do not change within a minibatch, so its passes may come in any order. A stage's microbatches
+form a few runs, and all microbatches of a run read one version in their forwards and one in their backwards. Each run
+is one pass. Batch norm's statistics, dropout's draws and the loss are still computed for each microbatch. The only
+difference is rounding, since sums over samples are added in another order.
 
-A layer that mixes samples in another way would train differently: so a phase's first minibatch is computed both ways.
-What mixes only a little changes gradients no more than rounding may, so each stage is also asked whether a microbatch's
-outputs stay where the others are replaced: kernels take rows apart, so that they mostly do bit for bit.
+A layer that mixes samples in some other way would train differently, so a phase's first minibatch is computed both
+ways and compared. A layer that mixes samples only slightly might change gradients no more than rounding does. Each
+stage is therefore also tested for whether a microbatch's outputs stay the same when the other microbatches are
+replaced. As kernels compute rows independently, they mostly do, bit for bit.
 """
 
 from __future__ import annotations
@@ -32,20 +33,21 @@ from pipelag.tensors import alone, as_real, as_tuple, entering, unchanged_buffer
 if TYPE_CHECKING:
     from pipelag.simulate.pipeline import SimulatedPipeline
 
-Lags = Mapping[str, Sequence[Sequence[int]]]  # by kind of pass: per stage and microbatch of an update
-FULL, ROUNDED = 0.01, 0.05  # of a gradient's length, how much rounding may change, in float32 and in bfloat16
-# Of an output's length, how much rounding may change where other samples are in the pass, as in a packed sequence: in
-# units of the last place; of numbers that are computed in 16 bits, a part of one, since few are rounded otherwise.
+Lags = Mapping[str, Sequence[Sequence[int]]]  # kind of pass -> lags per stage and microbatch of an update
+FULL, ROUNDED = 0.01, 0.05  # the share of a gradient's norm that rounding may change, in float32 and in bfloat16
+# How much of an output's norm rounding may change if the pass has other samples in it (in a packed sequence, say).
+# PLACES: in units of the last place. SHORT: for numbers computed in 16 bits, a share of the norm below one such unit,
+# since few of them are rounded differently.
 PLACES, SHORT = 10, 0.0002
 MIXES = "a layer mixes the samples of a minibatch, or draws random numbers in a way of its own"
 
 
 class Unfit(Exception):
-    """A model whose microbatches cannot share passes, for the reason given."""
+    """The model's microbatches cannot share passes, for the reason given."""
 
 
 class Grouped:
-    """The steps of one phase by runs of microbatches. `why` says why they are not; it is empty while they are."""
+    """One phase's steps with passes that microbatches share. `why`: why they do not; empty while they do."""
 
     def __init__(self, pipeline: SimulatedPipeline, asked: bool) -> None:
         reasons = {
@@ -59,7 +61,10 @@ class Grouped:
         self.apart = [] if self.why else [Apart(stage, pipeline.device) for stage in pipeline.stages]
 
     def loss(self, pipeline: SimulatedPipeline, t: int, inputs: Any, targets: Any, lags: Lags) -> torch.Tensor | None:
-        """The loss of the phase's minibatch t, its gradients in the parameters; None: compute it by microbatches."""
+        """The loss of the phase's minibatch t, with its gradients left in the parameters.
+
+        None: nothing was done, and the minibatch has to be computed microbatch by microbatch.
+        """
         if not self.why and pipeline.observe is not None:
             self.why = "somebody looks at what each microbatch reads"
         if not self.tried:
@@ -67,14 +72,17 @@ class Grouped:
         return None if self.why else Passes(pipeline, self.apart, t, lags).loss(inputs, targets)
 
     def _unfit(self, pipeline: SimulatedPipeline, t: int, inputs: Any, targets: Any, lags: Lags) -> str:
-        """Compute a minibatch both ways, of which no trace is left; returns why they differ, or nothing."""
+        """Compute a minibatch both ways, leaving no trace; returns why grouping does not work, or ""."""
         with left_as_it_was(pipeline):
             expected = results_of(pipeline, pipeline.by_microbatches(t, inputs, targets, lags))
             counted = self._counted(pipeline)
         limit = ROUNDED if pipeline.rounded else FULL
-        for first in range(1 if pipeline.microbatches > 2 else 2):  # of two, a run that is parted is none of several
+        # In a phase's first minibatch all microbatches read one version, so that every stage has a single run. Here
+        # every second stage is given two runs. With 2 microbatches these are of one each, so that a second trial gives
+        # them to the other stages.
+        for first in range(1 if pipeline.microbatches > 2 else 2):
             passes = Passes(pipeline, self.apart, t, lags, trial=True)
-            for index in range(first, len(passes.runs), 2):  # while it fills, all microbatches read one version
+            for index in range(first, len(passes.runs), 2):
                 passes.runs[index] = [range(1), range(1, passes.count)]
             try:
                 with left_as_it_was(pipeline):
@@ -90,22 +98,22 @@ class Grouped:
         return ""
 
     def _counted(self, pipeline: SimulatedPipeline) -> Results:
-        """Copies of the buffers of layers that do not go by the microbatch: no number of passes may change them."""
+        """Copies of the buffers that must not depend on the number of passes: those of layers not in `Apart.layers`."""
         by_itself = {layer for apart in self.apart for layer, _ in apart.layers}
         layers = (layer for stage in pipeline.stages for layer in stage.modules() if layer not in by_itself)
         return [buffer.clone() for layer in layers for buffer in layer._buffers.values() if buffer is not None]
 
     def state_dict(self) -> dict[str, Any]:
-        """What the first minibatch has told, of which a run that goes on sees nothing."""
+        """What the first minibatch has shown, since a resumed run does not compute it again."""
         return {"tried": self.tried, "why": self.why}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as before."""
+        """Continue from a `state_dict`; an older checkpoint's is empty."""
         self.tried, self.why = state.get("tried", self.tried), state.get("why", self.why)
 
 
 class Passes:
-    """The passes of the phase's minibatch t, a stage's runs of microbatches (`runs`, from 0) one after the other."""
+    """The passes of the phase's minibatch t: per stage, one for each run of microbatches (`runs`, from 0)."""
 
     def __init__(
         self, pipeline: SimulatedPipeline, apart: Sequence[Apart], t: int, lags: Lags, trial: bool = False
@@ -124,7 +132,7 @@ class Passes:
         return [range(run[0], run[-1] + 1) for run in runs]
 
     def loss(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """The minibatch's loss, detached, once the parameters have its gradients."""
+        """Compute both passes: returns the minibatch's loss, detached, and leaves its gradients in the parameters."""
         pipeline, target_parts = self.pipeline, split(targets, self.count)
         entered: list[list[Any]] = []  # by stage and run
         leaving: list[list[Any]] = []
@@ -162,7 +170,10 @@ class Passes:
 
     @torch.no_grad()
     def independent(self, inputs: Any) -> bool:
-        """Whether what each stage makes of the first and of the last microbatch stays where all others are as it is."""
+        """Whether a microbatch's output at each stage stays the same if all other microbatches are copies of it.
+
+        It is tested for the first and for the last microbatch.
+        """
         parts = self._each(inputs)
         for index in range(len(self.runs)):
             outputs = self._together(index, parts)
@@ -175,7 +186,7 @@ class Passes:
         return True
 
     def _together(self, index: int, parts: Sequence[Any]) -> list[Any]:
-        """A stage's outputs, by microbatch, of one pass that takes all of these; it may change what it is given."""
+        """A stage's outputs by microbatch, from one pass over all of `parts`; a layer may change its input in place."""
         whole = tree_map(lambda *tensors: torch.cat(tensors), *parts)
         with left_as_it_was(self.pipeline):
             return self._each(self._forward(index, range(self.count), whole))
@@ -184,11 +195,11 @@ class Passes:
         return parted(value, [range(j, j + 1) for j in range(self.count)], self.count)
 
     def _drawn(self) -> list[torch.Tensor]:
-        """Where the generators are."""
+        """The states of the random generators."""
         return [state_of(device) for device in {torch.device("cpu"), self.pipeline.device}]
 
     def _backward(self, entered: list[list[Any]], leaving: list[list[Any]]) -> None:
-        """From the last stage to the first, every run with the weights that its microbatches' backwards read."""
+        """Run the backwards from the last stage to the first, each run with the weights that its backwards read."""
         gradients: Gradients | None = None
         for index in range(len(leaving) - 1, -1, -1):
             runs = self.runs[index]
@@ -206,7 +217,7 @@ class Passes:
 
 
 def parted(value: Any, runs: Sequence[range], count: int) -> list[Any]:
-    """What of a minibatch in `count` microbatches belongs to each run; of a gradient that there is not, nothing."""
+    """Split a minibatch in `count` microbatches into the parts of each run; a None (no gradient) goes to all."""
     if len(runs) == 1 or value is None:
         return [value] * len(runs)
     if isinstance(value, Mapping):
@@ -220,12 +231,12 @@ def parted(value: Any, runs: Sequence[range], count: int) -> list[Any]:
 
 
 def by_itself(part: Any) -> Any:
-    """A run's part with a version counter of its own: a layer that changes it in place changes none of the others."""
+    """A run's part with its own version counter, so that a layer may change it in place without harm to the others."""
     return tree_map(lambda tensor: tensor.data.requires_grad_(tensor.requires_grad), part)
 
 
 def joined(outputs: Sequence[Any]) -> Any:
-    """The outputs of a stage's runs as one, without history; those that have one still say so."""
+    """The outputs of a stage's runs joined and detached; they require gradients if they did before."""
     if len(outputs) == 1:
         return outputs[0]
     each = zip(*map(as_tuple, outputs), strict=True)
@@ -234,7 +245,7 @@ def joined(outputs: Sequence[Any]) -> Any:
 
 
 def gradient_of(inputs: Sequence[torch.Tensor], parts: Gradients) -> torch.Tensor | None:
-    """The gradient of an input of all runs, from those of each; None where no run has one."""
+    """The gradient of an input over all runs, joined from those of each run; None if no run has one."""
     if all(part is None for part in parts):
         return None
     each = [torch.zeros_like(entered) if part is None else part for entered, part in zip(inputs, parts, strict=True)]
@@ -242,7 +253,7 @@ def gradient_of(inputs: Sequence[torch.Tensor], parts: Gradients) -> torch.Tenso
 
 
 class Apart:
-    """The layers of a stage that go by the microbatch, and the random numbers that each microbatch draws there."""
+    """Runs those layers of a stage that depend on the microbatch for each one apart, with its own random numbers."""
 
     def __init__(self, stage: nn.Module, device: torch.device) -> None:
         self.device, self.states = device, list[torch.Tensor]()
@@ -251,7 +262,7 @@ class Apart:
 
     @contextmanager
     def __call__(self, seed: int, microbatches: Sequence[int], stage: int) -> Iterator[None]:
-        """Around a run's forward. microbatches: of the run of the training."""
+        """A context for a run's forward. `microbatches`: their numbers, counted from the start of the training."""
         self.states.clear()
         for number in microbatches if self.drawing else microbatches[:1]:
             seed_stage(seed, number, stage, self.device)
@@ -266,7 +277,7 @@ class Apart:
                 del layer.forward
 
     def _each(self, forward: Callable[..., torch.Tensor], count: int, drawn: bool, x: Any, *rest: Any) -> torch.Tensor:
-        """A layer's output for a run, microbatch by microbatch."""
+        """A layer's output for a run, computed microbatch by microbatch."""
         if len(x) % count:
             raise Unfit("a layer that goes by the microbatch is given something else than a row per sample")
         outputs, before = [], state_of(self.device) if drawn else None
@@ -282,18 +293,18 @@ class Apart:
 
 
 def normalises(layer: nn.Module) -> bool:
-    """Whether a layer's statistics are those of a microbatch."""
+    """Whether a layer computes statistics over a microbatch."""
     return isinstance(layer, nn.modules.batchnorm._BatchNorm)
 
 
 def draws(layer: nn.Module) -> bool:
-    """Whether a layer draws random numbers; others that do are found when they are tried."""
+    """Whether a layer is known to draw random numbers; others that do are found in the trial."""
     return isinstance(layer, nn.modules.dropout._DropoutNd) or type(layer).__name__.endswith("Dropout")
 
 
 @contextmanager
 def left_as_it_was(pipeline: SimulatedPipeline) -> Iterator[None]:
-    """Passes inside leave no gradients, statistics or counters behind."""
+    """A context whose passes leave no gradients, statistics or counters behind."""
     with ExitStack() as stack:
         for stage in pipeline.stages:
             stack.enter_context(unchanged_buffers(stage))
@@ -306,14 +317,14 @@ def left_as_it_was(pipeline: SimulatedPipeline) -> Iterator[None]:
 
 
 def results_of(pipeline: SimulatedPipeline, loss: torch.Tensor) -> list[Results]:
-    """Copies of what a minibatch gives: its loss, each stage's gradients, each stage's buffers."""
+    """A minibatch's results: its loss, each stage's gradients, and copies of each stage's buffers."""
     gradients: list[Results] = [[parameter.grad for parameter in each.flat.parameters] for each in pipeline.weights]
     buffers: list[Results] = [[buffer.clone() for buffer in stage.buffers()] for stage in pipeline.stages]
     return [[loss], *gradients, *buffers]
 
 
 def near(first: Results, second: Results, limit: float) -> bool:
-    """Whether two lists of tensors differ by at most a share of their length; what is equal may be infinite."""
+    """Whether two lists of tensors differ by at most a share `limit` of the first's norm; equal elements may be inf."""
     if [value is None for value in first] != [value is None for value in second]:
         return False
     apart = length = 0.0
@@ -327,7 +338,7 @@ def near(first: Results, second: Results, limit: float) -> bool:
 
 
 def rounding(dtype: torch.dtype, rounded: bool) -> float:
-    """By what share of its length an output may differ that is computed by kernels of other sizes."""
+    """The share of its norm by which an output may differ when it is computed by kernels of other sizes."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0.0
     least = torch.finfo(dtype).eps

@@ -1,10 +1,10 @@
 """The simulated executor: exact staleness on one device, at the cost of one model.
 
-Minibatch t's gradient depends only on the weights that each stage read for it, and the stages see minibatches in
-order. So the loop below, which takes one minibatch after the other through the whole model, computes exactly what a
-pipeline computes: stage i's forward reads version max(0, t - forward lag), its backward version
-max(0, t - backward lag), and the update makes version t+1. The lags come from the method's schedule, one per microbatch
-of an update; what a pass makes of its version (a prediction, a correction) is `pipelag.stage.policy`. A stage of r
+Minibatch t's gradient depends only on the weights that each stage reads for it, and every stage takes minibatches in
+order. A loop that takes one minibatch after another through the whole model therefore computes exactly what a pipeline
+computes, if it gives each pass its weights: at stage i, the forward reads version max(0, t - forward lag), the backward
+reads version max(0, t - backward lag), and the update makes version t+1. The lags come from the method's schedule, one
+per microbatch of an update. Predictions and corrections of a version are made in `pipelag.stage.policy`. A stage with r
 replicas updates once in r minibatches, so its t counts rounds.
 """
 
@@ -41,23 +41,23 @@ Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class SimulatedPipeline:
-    """One phase of a run: `step` takes a minibatch through all stages with the versions each would read.
+    """One phase of a run: `step` takes a minibatch through all stages, with the version that each pass would read.
 
     Args:
         stages: the model cut into stages, in order. Their parameters become views of flat buffers.
-        phase: decides the staleness.
-        optimizer: over the stages' parameters, its groups a stage's each (`pipelag.stage.optimizers.group_by_stage`).
+        phase: determines the staleness.
+        optimizer: has the stages' parameters, in groups of one stage each (`pipelag.stage.optimizers.group_by_stage`).
         loss: (output of the last stage, targets) -> scalar.
-        rate: the factor on all base rates at a step of the *run*.
-        seed: of dropout; draws are made per (seed, minibatch, stage).
+        rate: step of the *run* -> factor on all base rates.
+        seed: for dropout; random numbers are drawn per (seed, minibatch, stage).
         start: the step of the run at which this phase starts; its first minibatch reads version 0 of the phase.
-        spare_memory: let every stage recompute that is asked to; otherwise those alone whose backward reads other
-            weights than their forward: the others' second forward would give, bit for bit, what the first one gave.
-        masters: in bfloat16, the float32 ones, which the optimizer has.
-        graphs: replay passes as CUDA graphs where they can be (`pipelag.simulate.graphs`); the same bit for bit.
-        grouped: microbatches that read the same weights share passes (`pipelag.simulate.grouped`); the same but for
-            rounding.
-        to_come: what the phases after this one would refuse of the layers.
+        spare_memory: True: if the phase recomputes, every stage does. False: only stages whose backward reads other
+            weights than their forward recompute; at the others, the second forward would repeat the first bit for bit.
+        masters: in bfloat16, rounded parameter -> the float32 master that the optimizer steps on.
+        graphs: replay passes as CUDA graphs where possible (`pipelag.simulate.graphs`), with the same bits.
+        grouped: let microbatches that read the same weights share passes (`pipelag.simulate.grouped`), with the same
+            results but for rounding.
+        to_come: what later phases would refuse about the layers.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SimulatedPipeline:
         self.device = device or next((p.device for s in stages for p in s.parameters()), torch.device("cpu"))
         self.rounded = masters is not None
         self.computing = partial(computing, self.device, self.rounded)
-        # Of random delays of the gradient: those of the last minibatches, newest first, per stage and parameter.
+        # With random delays of the gradient: the last minibatches' gradients, newest first, per stage and parameter.
         self.old_gradients: deque[list[list[torch.Tensor | None]]] | None = None
         law = self.method.random
         if law is not None and law.of == "gradient":
@@ -112,24 +112,24 @@ class SimulatedPipeline:
         ]
         self.rounds = Rounds(self.weights, self.delays) if phase.replicated else None
         self.buffers = Buffers(self.stages, self.delays.places) if phase.replicated else None
-        self.observe: Callable[[str, int, int], None] | None = None  # `Discrepancy` looks on
+        self.observe: Callable[[str, int, int], None] | None = None  # set by `Discrepancy`
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
-        self.made = [weights for _, weights in self.moved if weights.readings]  # of which passes read what is made
+        self.made = [weights for _, weights in self.moved if weights.readings]  # stages that predict or correct
         self.graphs, self.grouped = Graphs(graphs), Grouped(self, grouped)
 
     def version(self, index: int, m: int, lags: Sequence[Sequence[int]]) -> tuple[int, int]:
-        """(version, place in the update's period) of what a pass of the phase's microbatch m reads at a stage."""
+        """(version, index in the update's period) of what a pass of the phase's microbatch m reads at a stage."""
         t, j = divmod(m, self.periods[index])
         return max(0, t - lags[index][j]), j
 
     def step(self, step: int, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Forward, backward and updates for the run's minibatch number `step`; returns the detached loss.
 
-        The caller must take the steps of a phase in order. What a layer, the loss or the optimizer raises goes on, with
-        a note of where.
+        The caller must take the steps of a phase in order. An exception from a layer, the loss or the optimizer is
+        raised again with a note that says where it came from.
         """
         try:
-            with differentiating(self.device, self.rounded):  # all of it, so that this is asked once
+            with differentiating(self.device, self.rounded):  # entered once, for all backwards of the step
                 return self._step(step, inputs, targets)
         except Exception as error:
             noted(error, step, self.stages)
@@ -149,7 +149,7 @@ class SimulatedPipeline:
         show = partial(self._show, reads, t * self.microbatches)
         total = self.graphs.loss(self, inputs, targets, show)
         if total is not None:
-            seed_stage(self.seed, step, len(self.stages), self.device)  # where the eager passes leave the generator
+            seed_stage(self.seed, step, len(self.stages), self.device)  # the state in which eager passes leave it
         else:
             total = self.grouped.loss(self, t, inputs, targets, reads)
         if total is None:
@@ -158,7 +158,7 @@ class SimulatedPipeline:
         return total
 
     def by_microbatches(self, t: int, inputs: Any, targets: Any, reads: Lags) -> torch.Tensor:
-        """The loss of the phase's minibatch t, whose microbatches go through one after the other, and its gradients."""
+        """Compute the phase's minibatch t one microbatch after another: returns its loss, leaves its gradients."""
         total: torch.Tensor | None = None
         parts = zip(split(inputs, self.microbatches), split(targets, self.microbatches), strict=True)
         for j, (value, target) in enumerate(parts):
@@ -191,7 +191,7 @@ class SimulatedPipeline:
         return total
 
     def _show(self, reads: Lags, m: int, kind: str, observed: bool = True) -> None:
-        """Let the parameters hold what passes of a kind read for microbatch m."""
+        """Let the parameters hold what passes of a kind ("F" or "B") read for microbatch m."""
         with Copies() as copies:
             for index, weights in self.moved:
                 then = self.version(index, m, reads["B"]) if kind == "F" else None
@@ -200,17 +200,17 @@ class SimulatedPipeline:
             self._observed(kind, m // self.microbatches)
 
     def plain(self, value: Any, target: Any) -> torch.Tensor:
-        """A whole minibatch's loss, where nothing is drawn, looked at or computed again."""
+        """The loss of a whole minibatch, without random draws, guards or recomputation (for CUDA graphs)."""
         with self.computing():
             for number, stage in enumerate(self.stages, start=1):
                 value = self._handed_on(stage(value), number)
         return self.part_of_loss(value, target)
 
     def _observed(self, kind: str, t: int, among: range | None = None) -> None:
-        """Tell who looks on: the start of a minibatch, or what each stage's weights hold for its passes and update.
+        """Call `observe` at the start of a minibatch, or for each stage whose weights for a pass or update are loaded.
 
         Args:
-            among: these stages alone, from 1.
+            among: only these stages, from 1.
         """
         if self.observe is not None:
             for index, _ in self.moved if kind != "start" else [(0, None)]:
@@ -218,7 +218,7 @@ class SimulatedPipeline:
                     self.observe(kind, t, index)
 
     def _buffers_of(self, number: int, m: int) -> AbstractContextManager[None]:
-        """Around a stage's forward: it reads and changes the buffers of the replica that microbatch m is for."""
+        """A context for a stage's forward, which reads and changes the buffers of microbatch m's replica."""
         return self.buffers.of(number - 1, m) if self.buffers is not None else nullcontext()
 
     def part_of_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
@@ -228,7 +228,7 @@ class SimulatedPipeline:
         return loss / self.microbatches if self.microbatches > 1 else loss
 
     def _first(self, stage: nn.Module, value: Any, number: int, read: list[BuffersRead]) -> Any:
-        """The forward of a stage that is run again from this input, or goes on from the stage before in a segment."""
+        """The first forward of a stage that recomputes from this input, or from the stage before it in a segment."""
         read.append(BuffersRead(stage))
         if self.segments and number not in self.heads:
             value = stage(value)
@@ -239,18 +239,18 @@ class SimulatedPipeline:
         return value
 
     def _forward_again(self, number: int, m: int, value: Any, read: BuffersRead) -> Any:
-        """A stage's forward once more."""
+        """Run a stage's forward for microbatch m again, with the same random numbers and buffers."""
         seed_stage(self.seed, self.start * self.microbatches + m, number, self.device)
         with self._buffers_of(number, m), read.again(), self.computing(), self.guards[number - 1]():
             value = self.stages[number - 1](entering(value))
         return self._handed_on(value, number)
 
     def _handed_on(self, value: Any, number: int) -> Any:
-        """What a stage gives as the next one gets it; of the last, its output."""
+        """A stage's output as the next stage gets it; the last stage's output as it is."""
         return crossing(value, number) if number < len(self.stages) else value
 
     def _alike(self, index: int, m: int, forward: Sequence[Sequence[int]], backward: Sequence[Sequence[int]]) -> bool:
-        """Whether a stage need not run microbatch m's forward again, since its backward reads the same weights."""
+        """Whether a stage may skip recomputing microbatch m, since its backward reads what its forward read."""
         if self.spare_memory or self.segments:
             return False
         return self.weights[index].alike(self.version(index, m, forward), self.version(index, m, backward))
@@ -258,7 +258,7 @@ class SimulatedPipeline:
     def _recomputed(
         self, entered: list[Any], read: list[BuffersRead], outputs: dict[int, Any], target: torch.Tensor, m: int
     ) -> None:
-        """The backward of microbatch m from the stages' inputs: last stage first, each forward run again, or kept."""
+        """The backward of microbatch m, last stage first; a stage's forward is run again unless its output is kept."""
         gradients: Gradients | None = None
         for number in range(len(self.stages), 0, -1):
             inputs = entered[number - 1]
@@ -273,9 +273,9 @@ class SimulatedPipeline:
     def _recomputed_by_segments(
         self, entered: list[Any], read: list[BuffersRead], target: torch.Tensor, m: int
     ) -> None:
-        """The backward of microbatch m: a segment's forward again, then its backward.
+        """The backward of microbatch m, last segment first: a segment's forwards again, then its backwards.
 
-        The segment's stages recompute with the weights of their own times, and the backward reads what it always does.
+        Each stage recomputes with the weights that are due at its recomputation. Backwards read what they always do.
         """
         gradients: Gradients | None = None
         for segment in reversed(self.segments):
@@ -293,25 +293,25 @@ class SimulatedPipeline:
             gradients = backward_through(value, gradients, inputs)
 
     def _drawn(self, t: int) -> list[int]:
-        """The random ages of the weights that minibatch t reads, per stage; none where delays are not random."""
+        """Per stage, the random age of the weights that minibatch t reads; empty if the method does not draw such."""
         law = self.method.random
         if law is None or law.of == "gradient":
             return []
         return law.draw(self.method.taus(len(self.stages)), self.seed, t)
 
     def _exchange_gradients(self, t: int) -> None:
-        """Keep minibatch t's gradient, and give each stage its part of an older one (PipeMare, equation 16)."""
+        """Keep minibatch t's gradient, and give each stage its block of an older one (PipeMare, equation 16)."""
         law, old = self.method.random, self.old_gradients
         assert law is not None and old is not None
         old.appendleft([[p.grad for p in weights.flat.parameters] for weights in self.weights])
         drawn = law.draw(self.method.taus(len(self.stages)), self.seed, t)
         for index, (weights, delay) in enumerate(zip(self.weights, drawn, strict=True)):
             for parameter, gradient in zip(weights.flat.parameters, old[min(t, delay)][index], strict=True):
-                # The optimizer may write into it, and may be given it once more.
+                # A copy: the optimizer may write into the gradient, and a later step may use it again.
                 parameter.grad = None if gradient is None else gradient.clone()
 
     def update(self, step: int) -> None:
-        """The next version of every stage whose period a minibatch ends, at this step's rates."""
+        """Update every stage whose period ends with this minibatch, at this step's rates."""
         t = step - self.start
         with Copies() as copies:
             for _, weights in self.moved:
@@ -332,7 +332,7 @@ class SimulatedPipeline:
             self.optimizer.zero_grad(set_to_none=True)
 
     def set_rates(self, t: int) -> None:
-        """The stages' rates of the update that the phase's minibatch t works for; predictions go by them too."""
+        """Set the stages' rates for the update to which the phase's minibatch t belongs; predictions use them too."""
         if self.optimizer is not None:
             first = t * self.microbatches
             rates = {
@@ -342,7 +342,7 @@ class SimulatedPipeline:
             set_rates(self.optimizer, rates.__getitem__)
 
     def state_dict(self) -> dict[str, Any]:
-        """The versions kept; weights and optimizer state are the model's and the optimizer's own."""
+        """The state of the policies, without the live weights and the optimizer's state, which are saved elsewhere."""
         state: dict[str, Any] = {"weights": [weights.state_dict() for weights in self.weights]}
         if self.old_gradients is not None:
             state["gradients"] = list(self.old_gradients)
@@ -353,7 +353,7 @@ class SimulatedPipeline:
         return state | {"grouped": self.grouped.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the versions (in place), after the weights and the optimizer's state."""
+        """Restore the state in place; restore the weights and the optimizer's state first."""
         for weights, saved in zip(self.weights, state["weights"], strict=True):
             weights.load_state_dict(saved)
         self.grouped.load_state_dict(state.get("grouped", {}))

@@ -1,4 +1,4 @@
-"""What of a phase's steps a recording can hold: which models and minibatches, and whether a replay does the same."""
+"""Which models and minibatches can be recorded as CUDA graphs, and whether a replay computes the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Generators = tuple[Any, list[torch.Tensor]]
 
 
 def why_eager(pipeline: SimulatedPipeline, parts: nn.Module) -> str:
-    """Why the steps of a phase are no two graphs: a sentence, or nothing. parts: `modules_of` the pipeline."""
+    """Why the steps of a phase cannot be recorded as two graphs, or "". `parts`: `modules_of` the pipeline."""
     modules, tensors = list(parts.modules()), [*parts.parameters(), *parts.buffers()]
     reasons = {
         "a minibatch goes through in several microbatches": pipeline.microbatches > 1,
@@ -39,43 +39,52 @@ def why_eager(pipeline: SimulatedPipeline, parts: nn.Module) -> str:
 
 
 def _draws(module: nn.Module) -> bool:
-    """Layers known to; others are found when they are tried, but an LSTM's dropout draws once for all steps."""
+    """Whether a layer is known to draw random numbers.
+
+    Others that do are found when the passes are tried, except for an LSTM's dropout, which draws once for all steps.
+    """
     if isinstance(module, nn.RNNBase):
         return module.training and module.dropout > 0
     return module.training and isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
 
 
 def _hooked(part: Any) -> bool:
-    """But for the hook by which a rounded parameter hands its gradient to its master: a graph does so, too."""
+    """Whether a module or parameter has hooks.
+
+    The hook by which a rounded parameter gives its gradient to its master does not count, since a graph does the same.
+    """
     kinds = ("backward", "backward_pre", "forward", "forward_pre")
     after = getattr(part, "_post_accumulate_grad_hooks", None) or {}
     return any(getattr(part, f"_{kind}_hooks", None) for kind in kinds) or not all(map(hands_on, after.values()))
 
 
 def objects_of(loss: Any) -> list[Any]:
-    """The loss and what it calls, as far as they have attributes."""
+    """The loss function and the objects that it wraps, as far as they have attributes."""
     parts = [loss, getattr(loss, "__self__", None), getattr(loss, "function", None)]
     return [one for one in parts if hasattr(one, "__dict__") and not isinstance(one, type)]
 
 
 def modules_of(pipeline: SimulatedPipeline) -> nn.ModuleList:
-    """The stages, and the loss where it is a module."""
+    """The stages, and the loss function's objects that are modules."""
     return nn.ModuleList([*pipeline.stages, *(one for one in objects_of(pipeline.loss) if isinstance(one, nn.Module))])
 
 
 def parameters_of(pipeline: SimulatedPipeline) -> list[nn.Parameter]:
-    """All that the stages have, in the order of their flat buffers."""
+    """All stages' parameters that the optimizer steps on, in the order of their flat buffers."""
     return [parameter for weights in pipeline.weights for parameter in weights.flat.parameters]
 
 
 def own_parameters(pipeline: SimulatedPipeline) -> list[nn.Parameter]:
-    """The stages' own; in bfloat16, the rounded ones, whose masters `parameters_of` has."""
+    """The stage modules' own parameters; in bfloat16, the rounded ones (`parameters_of` gives their masters)."""
     return [parameter for stage in pipeline.stages for parameter in stage.parameters()]
 
 
 def counting_once(parts: nn.Module, after: Sequence[torch.Tensor]) -> list[_BatchNorm]:
-    """The batch norms that a pass takes one minibatch through, and whose averages do not go by how many these were.
-    after: what the pass makes of the buffers of `parts`."""
+    """The batch norms that count one minibatch in a pass, and whose running averages do not depend on that count.
+
+    Args:
+        after: the buffers of `parts` after the pass.
+    """
     numbers = {id(buffer): value for buffer, value in zip(parts.buffers(), after, strict=True)}
     norms = []
     for norm in parts.modules():
@@ -87,7 +96,7 @@ def counting_once(parts: nn.Module, after: Sequence[torch.Tensor]) -> list[_Batc
 
 
 class _Count(torch.Tensor):
-    """In the place of a batch norm's count of minibatches: to be raised by one, and good for nothing else."""
+    """Stands for a batch norm's count of minibatches; allows nothing but adding 1, which it ignores."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -98,7 +107,7 @@ class _Count(torch.Tensor):
 
 @contextmanager
 def counted_together(norms: Sequence[_BatchNorm]) -> Iterator[None]:
-    """Around a pass: these count its minibatch in one operation, not in one each, which were a kernel each."""
+    """A context for a pass that raises these batch norms' counts in one operation instead of one kernel each."""
     counts = [count for norm in norms if (count := norm.num_batches_tracked) is not None]
     for norm in norms:
         norm.num_batches_tracked = torch.empty(0).as_subclass(_Count)
@@ -112,10 +121,10 @@ def counted_together(norms: Sequence[_BatchNorm]) -> Iterator[None]:
 
 
 def settings_of(pipeline: SimulatedPipeline, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Any:
-    """What may change from step to step in a training loop, and would change a pass.
+    """The settings that a training loop may change between steps and that would change a pass.
 
     Args:
-        modules, parameters: the stages'.
+        modules, parameters: those of the stages.
     """
     return (
         (torch.is_autocast_enabled(pipeline.device.type), torch.is_grad_enabled()),
@@ -125,7 +134,10 @@ def settings_of(pipeline: SimulatedPipeline, modules: Sequence[nn.Module], param
 
 
 def form_of(leaves: Sequence[Any], spec: Any, device: torch.device) -> Any:
-    """What of a minibatch a recording depends on; None where it holds more than constants and the device's tensors."""
+    """The form of a minibatch: what a recording depends on, apart from the tensors' values.
+
+    None if the minibatch holds anything but constants and dense tensors on the device.
+    """
     form: list[Any] = []
     for leaf in leaves:
         if type(leaf) is torch.Tensor:
@@ -140,23 +152,23 @@ def form_of(leaves: Sequence[Any], spec: Any, device: torch.device) -> Any:
 
 
 def leaves_of(loss: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that its backward gives gradients to."""
+    """The tensors to which a loss's backward gives gradients."""
     return [node.variable for node in nodes_of([loss]) if hasattr(node, "variable")]
 
 
 def generators_of(device: torch.device) -> Generators:
-    """The states of what passes could draw from."""
+    """The states of the random generators that passes could draw from: Python's and torch's."""
     there = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return random.getstate(), [torch.get_rng_state(), *there]
 
 
 def same_generators(first: Generators, second: Generators) -> bool:
-    """Whether nothing was drawn between the two."""
+    """Whether two states of the generators are equal, so that nothing was drawn in between."""
     return first[0] == second[0] and all(torch.equal(a, b) for a, b in zip(first[1], second[1], strict=True))
 
 
 def set_generators(generators: Generators, device: torch.device) -> None:
-    """Put the generators back."""
+    """Set the generators to states that `generators_of` returned."""
     random.setstate(generators[0])
     torch.set_rng_state(generators[1][0])
     if len(generators[1]) > 1:
@@ -164,7 +176,7 @@ def set_generators(generators: Generators, device: torch.device) -> None:
 
 
 def alike(first: Results, second: Results) -> bool:
-    """Equal bit for bit; where kernels need not repeat themselves, to a thousandth of their size all together."""
+    """Whether results are equal bit for bit, or to a thousandth of their norm if kernels may be nondeterministic."""
     if [value is None for value in first] != [value is None for value in second]:
         return False
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]

@@ -1,7 +1,7 @@
-"""Gradients of replicated stages, simulated: summed per replica over a round, then over the replicas, then the mean.
+"""Gradients of replicated stages in the simulated executor: summed per replica over a round, then over the replicas.
 
-In this order real workers add them up, so that simulated and real agree bit for bit (two replicas; the sum over more
-of them is made in another order by a real all-reduce). Each replica has buffers of its own, as it has there.
+The update uses the mean. Real workers add in the same order, so that both executors agree bit for bit with two
+replicas; over more, a real all-reduce adds in another order. Each replica has its own buffers, as on real workers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Sums = list[list[list[torch.Tensor | None]]]  # per stage, replica and parameter
 
 
 class Rounds:
-    """The unfinished rounds of all stages."""
+    """The gradient sums of all stages' unfinished rounds."""
 
     def __init__(self, weights: Sequence[StageWeights], delays: Delays) -> None:
         self.weights, self.places, self.periods = weights, delays.places, delays.periods
@@ -29,7 +29,7 @@ class Rounds:
         ]
 
     def collect(self, m: int) -> None:
-        """Take the gradients that microbatch m has made."""
+        """Add the gradients of microbatch m to its replicas' sums, and clear them in the parameters."""
         for weights, sums, place in zip(self.weights, self.sums, self.places, strict=True):
             row = sums[place[m % len(place)]]
             for at, parameter in enumerate(weights.flat.parameters):
@@ -38,7 +38,7 @@ class Rounds:
                 parameter.grad = None
 
     def ending(self, t: int, microbatches: int) -> list[int]:
-        """The stages whose round minibatch t ends, their parameters given the round's mean gradient."""
+        """The stages whose round ends with minibatch t; gives their parameters the round's mean gradient."""
         done, ending = (t + 1) * microbatches, []
         for index, (weights, sums, period) in enumerate(zip(self.weights, self.sums, self.periods, strict=True)):
             if done % period:
@@ -54,7 +54,7 @@ class Rounds:
         return ending
 
     def restore(self, sums: Sums, device: torch.device) -> None:
-        """Go on inside a round."""
+        """Continue from these sums, in the midst of rounds."""
         self.sums = [[[g if g is None else g.to(device) for g in row] for row in stage] for stage in sums]
 
 
@@ -62,9 +62,9 @@ Key = tuple[int, int]  # a stage, from 0, and its replica, from 1
 
 
 class Buffers:
-    """What the replicas of a stage have in their buffers; the first's are the module's.
+    """The buffers of every replica of every stage; those of a stage's first replica are the module's own.
 
-    They begin a phase equal, and go apart where passes change them: running means, counters.
+    At the start of a phase they are equal. They diverge where passes change them (running means, counters).
     """
 
     def __init__(self, stages: Sequence[nn.Module], places: Sequence[Sequence[int]]) -> None:
@@ -74,7 +74,7 @@ class Buffers:
         self.begin()
 
     def begin(self) -> None:
-        """All have what the first has."""
+        """Give every replica copies of the first one's buffers."""
         for index, place in enumerate(self.places):
             for replica in range(1, 1 + max(place)):
                 buffers = [part._buffers[name] for part, name in self.held[index]]
@@ -83,7 +83,7 @@ class Buffers:
 
     @contextmanager
     def of(self, index: int, m: int) -> Iterator[None]:
-        """Around a stage's forward of microbatch m: its module has the buffers of the replica whose that is."""
+        """A context for a stage's forward of microbatch m, in which the module has the buffers of m's replica."""
         place = self.places[index]
         key, held = (index, place[m % len(place)]), self.held[index]
         if key not in self.own:
@@ -98,7 +98,7 @@ class Buffers:
             _put(held, first)
 
     def restore(self, own: Mapping[Key, Sequence[torch.Tensor | None]] | None, device: torch.device) -> None:
-        """Go on with these; a checkpoint of before they were kept has none."""
+        """Continue with these buffers; None: an older checkpoint, without them."""
         self.begin()
         for key, buffers in (own or {}).items():
             self.own[key] = [b if b is None else b.to(device, copy=True) for b in buffers]

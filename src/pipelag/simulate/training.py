@@ -1,4 +1,4 @@
-"""A run in the simulated executor: phases, one after the other, and its complete state at any step."""
+"""A run in the simulated executor: its phases one after another, and its complete state at any step."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from pipelag.stage.rounded import Rounding, masters_of
 class SimulatedTraining:
     """Training over phases, minibatch by minibatch.
 
-    At the end of a phase the pipeline drains (every minibatch in flight updates) and the next phase starts from the
-    weights that leaves; momentum stays with its parameter. `bf16`: passes read the weights rounded to bfloat16, whose
-    masters in float32 the optimizer steps on (`pipelag.stage.rounded`). `graphs`: passes are replayed as CUDA graphs
-    where that gives the same (`pipelag.simulate.graphs`). `grouped`: microbatches that read the same weights share
-    passes (`pipelag.simulate.grouped`).
+    At the end of a phase the pipeline drains (every minibatch in flight makes its update), and the next phase starts
+    from the weights after that. Every parameter keeps its momentum.
+
+    Args:
+        bf16: passes read weights rounded to bfloat16; the optimizer steps on float32 masters (`pipelag.stage.rounded`).
+        graphs: replay passes as CUDA graphs where that gives the same result (`pipelag.simulate.graphs`).
+        grouped: let microbatches that read the same weights share passes (`pipelag.simulate.grouped`).
     """
 
     def __init__(
@@ -45,26 +47,26 @@ class SimulatedTraining:
         self.model = model if isinstance(model, nn.Sequential) else nn.Sequential(*model)
         self.phases, self.make_optimizer, self.loss, self.rate = list(phases), optimizer, loss, rate
         self.seed, self.device, self.spare_memory, self.graphs = seed, device, spare_memory, graphs
-        self.grouped, self.parted = grouped, dict[int, str]()  # by phase that is over: why its microbatches were not
-        self.graphed: dict[int, str] = {}  # by phase that is over: why it was without graphs, or nothing
-        self.unrecorded = ""  # why no phase is to try to record any more
+        self.grouped, self.parted = grouped, dict[int, str]()  # finished phase -> why it was not grouped, or ""
+        self.graphed: dict[int, str] = {}  # finished phase -> why it used no graphs, or ""
+        self.unrecorded = ""  # why later phases should not try to record graphs, or ""
         self.masters: Rounding | None = None
         self.total = sum(phase.steps for phase in self.phases)
         self.done = 0
         self.optimizer: torch.optim.Optimizer | None = None
         for phase in self.phases:
             phase.check()
-            stages(self.model, phase.cuts)  # refuses bad cuts now, not at the switch hours later
+            stages(self.model, phase.cuts)  # refuses bad cuts now, and not at the phase's start hours later
         check_optimizer(self.phases[1:], optimizer)
         if bf16:
             self.masters = masters_of(self.model.parameters())
         try:
             self._enter(0)
-        except BaseException:  # refused: the model is as it was
+        except BaseException:  # leave the model as it was
             if self.masters is not None:
                 self.masters.end()
             raise
-        self.forget_gradients()  # those of before would be part of the first update
+        self.forget_gradients()  # gradients from before would enter the first update
 
     def _enter(self, index: int) -> None:
         phase = self.phases[index]
@@ -94,31 +96,31 @@ class SimulatedTraining:
             self.pipeline.graphs.close(self.unrecorded)
 
     def optimizer_of(self, index: int) -> torch.optim.Optimizer | None:
-        """A phase's optimizer, as it begins."""
+        """A new optimizer for a phase, without the state of the phase before."""
         phase = self.phases[index]
         pieces = stages(self.model, phase.cuts)
         parameters = [[self.masters.get(p, p) if self.masters else p for p in piece.parameters()] for piece in pieces]
         return group_by_stage(self.make_optimizer, parameters, phase.stage_lr, range(1, len(pieces) + 1))
 
     def _leave(self) -> None:
-        """The end of a phase: its graphs' memory is free before the next one takes its own."""
+        """End a phase: note what it could not use, and free its graphs' memory before the next phase takes more."""
         graphs = self.pipeline.graphs
         self.graphed[self.phase], self.parted[self.phase] = graphs.why, self.pipeline.grouped.why
         self.unrecorded = graphs.why if graphs.failed else self.unrecorded
         graphs.close()
 
     def without_graphs(self, phase: int) -> str | None:
-        """Why a phase's steps were eager; empty where graphs were used, None of phases that came before a restart."""
+        """Why a phase used no CUDA graphs; empty if it used them, None for phases that ended before a restart."""
         return self.pipeline.graphs.why if phase == self.phase else self.graphed.get(phase)
 
     def without_groups(self, phase: int) -> str | None:
-        """Why a phase's microbatches went through one by one, as of `without_graphs`."""
+        """Why a phase's microbatches shared no passes; empty or None as in `without_graphs`."""
         return self.pipeline.grouped.why if phase == self.phase else self.parted.get(phase)
 
     def step(self, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Train on the next minibatch; returns its loss, detached, on the device."""
         if self.done >= self.total:
-            raise PipelagError(f"all {self.total} steps of this run are done; give it a longer phase")
+            raise PipelagError(f"all {self.total} steps of this training are done; give it a longer phase")
         while self.done >= self.pipeline.start + self.phases[self.phase].steps:
             self._leave()
             self._enter(self.phase + 1)
@@ -127,25 +129,25 @@ class SimulatedTraining:
         return loss
 
     def forget_gradients(self) -> None:
-        """Of whoever has run a backward between two steps."""
+        """Clear all gradients, for callers who run a backward between two steps."""
         for parameter in (*self.model.parameters(), *(self.masters or {}).values()):
             parameter.grad = None
 
     def close(self) -> None:
-        """There will be no more steps, also where one broke off: the model has its live weights, those in float32."""
+        """End the training, even after a failed step: the model gets its live weights, in float32."""
         self._at_rest()
         if self.masters is not None:
             self.masters.end()
 
     def _at_rest(self) -> None:
-        """What broke off within a step may have left old weights in the parameters, and gradients."""
+        """Put the live weights back and clear gradients: a failed step may have left old weights and gradients."""
         for weights in self.pipeline.weights:
             weights.restore()
             for parameter in weights.flat.parameters:
                 parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the steps to come depend on."""
+        """Everything that later steps depend on."""
         return {
             "done": self.done,
             "phase": self.phase,
@@ -155,7 +157,7 @@ class SimulatedTraining:
         } | ({"masters": [master.data for master in self.masters.values()]} if self.masters is not None else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state` bit for bit as if never interrupted."""
+        """Continue from `state`, bit for bit as if the training had not been interrupted."""
         self._at_rest()
         if state["phase"] != self.phase:
             self.pipeline.graphs.close()

@@ -1,1 +1,1 @@
-"""All that a stage is, for every executor: its weights, what its passes read, its versions, its optimizer, a phase."""
+"""What makes up a stage in every executor: weights, versions, what passes read, optimizer and phase."""

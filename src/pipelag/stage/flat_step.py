@@ -1,13 +1,13 @@
 """An optimizer's step over stages' flat buffers: a few operations for all instead of a few per tensor or stage.
 
-On a CPU torch's optimizers go from tensor to tensor, on a GPU from group to group, and an update of many small ones is
-mostly calls. An optimizer that treats every number by itself may as well step over the buffers that they lie in, those
-of stages with the same rate together: bit for bit the same. Its state stays its own, `optimizer.state[parameter]`; its
-tensors become views of flat buffers once the first step has made them. Predictions, which go by that state, take the
-same few pieces.
+torch's optimizers go from tensor to tensor on a CPU and from group to group on a GPU, so that an update of many small
+tensors spends most of its time on calls. An elementwise optimizer can step over the flat buffers instead, over those of
+all stages with the same rate at once, with bit-identical results. `optimizer.state[parameter]` remains the optimizer's
+state; once the first step has made its tensors, they become views of flat buffers. Predictions, which read that state,
+use the same few pieces.
 
-Whatever else there is takes the optimizer's own step: other optimizers and kernels, hooks, stages of which a parameter
-has no gradient, and state that somebody has put in another's place (a checkpoint), until a step later.
+In all other cases the optimizer's own step is taken: for other optimizers and kernels, with hooks, for stages where
+some parameter has no gradient, and for one step after somebody has replaced the state (from a checkpoint, say).
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from pipelag.stage.weights import Laid
 if TYPE_CHECKING:
     from pipelag.stage.policy import StageWeights
 
-KINDS = (SGD, Adam, AdamW, NAdam, CaffeSGD)  # these alone and no subclass, which may do more
-PIECE = 1 << 16  # numbers of which an update's few tensors stay in a core's cache
-LARGE = 1 << 18  # numbers in a parameter, on average, from which on a GPU's copies of gradients outweigh its calls
+KINDS = (SGD, Adam, AdamW, NAdam, CaffeSGD)  # exactly these classes, since a subclass may do more
+PIECE = 1 << 16  # elements per piece, so that the few tensors of an update stay in a core's cache
+LARGE = 1 << 18  # mean elements per parameter from which a GPU's copies of gradients cost more than its calls
 PLAIN = {bool, int, float, str, type(None)}
 State = dict[str, Any]
 
 
 class FlatState:
-    """The optimizer's state of one stage in flat buffers; on a CPU by pieces of at most `PIECE` numbers.
+    """The optimizer's state of one stage in flat buffers; on a CPU in pieces of at most `PIECE` elements.
 
     Args:
-        weights: the stage. Its parameters' state is there, from a step in which all of them had a gradient.
+        weights: the stage. The optimizer must have made its state, in a step in which every parameter had a gradient.
 
     Raises:
-        ValueError: the state is not one tensor like the parameter or one number for all, name by name.
+        ValueError: some entry of the state is neither a tensor shaped like the parameter nor one number that all
+            parameters have in common.
     """
 
     def __init__(self, weights: StageWeights) -> None:
@@ -57,7 +58,7 @@ class FlatState:
         places = zip(self.lies_in, self.pieces, strict=True)
         self.by_buffer = [(number, [piece for _, piece in some]) for number, some in groupby(places, itemgetter(0))]
         self.states: list[State] = [{} for _ in self.pieces]
-        self.counts: dict[str, list[torch.Tensor]] = {}  # one number for all of a stage: the steps made, say
+        self.counts: dict[str, list[torch.Tensor]] = {}  # numbers that a stage's parameters share, such as the step
         states = [self.optimizer.state.get(parameter, {}) for parameter in weights.parameters]
         if any(state.keys() != states[0].keys() for state in states):
             raise ValueError
@@ -78,14 +79,14 @@ class FlatState:
                     piece_state[key] = values[0].clone()
             else:
                 raise ValueError
-        for key, views in laid.items():  # only now that all can lie here: else the optimizer's own stay
+        for key, views in laid.items():  # only now that nothing has been raised; else the state stays as it was
             for state, view in zip(states, views, strict=True):
                 state[key] = view
         self.entries = [(p, list(state.items())) for p, state in zip(weights.parameters, states, strict=True)]
-        self.watched = False  # nobody puts another state in place meanwhile, as `FlatStep.watching` has seen
+        self.watched = False  # True: `FlatStep.watching` has checked the state, and nobody else changes it meanwhile
 
     def holds(self) -> bool:
-        """Whether the optimizer's state still is what lies here."""
+        """Whether the optimizer's state still consists of the tensors here."""
         if self.watched:
             return True
         for parameter, entries in self.entries:
@@ -98,13 +99,13 @@ class FlatState:
         return True
 
     def given(self) -> list[torch.Tensor]:
-        """The parameters' gradients; none where the pieces cannot take them."""
+        """The parameters' gradients; empty if a step over the pieces is not possible."""
         parameters = self.weights.parameters
         gradients = [g for p in parameters if (g := p.grad) is not None and g.layout is torch.strided]
         return gradients if len(gradients) == len(parameters) and self.holds() else []
 
     def taken(self) -> None:
-        """`gradients` hold them: they are the pieces' now."""
+        """Move the gradients from the parameters to the pieces; their values are in `gradients` already."""
         for parameter in self.weights.parameters:
             parameter.grad = None
         for piece, gradient in zip(self.pieces, _pieces(self.gradients), strict=True):
@@ -117,34 +118,34 @@ class FlatState:
         return [groups[number] for number in self.lies_in]
 
     def parts(self, buffers: Sequence[Sequence[torch.Tensor]]) -> Iterator[tuple[Any, ...]]:
-        """(state, group, that piece of each of the buffers), which are of the weights' layout."""
+        """(state, group, piece of each of the buffers) for every piece; the buffers are laid out like the weights."""
         return zip(self.states, self.groups, *[_pieces(each) for each in buffers], strict=True)
 
     def count(self) -> None:
-        """Tell the parameters' state what a step over the pieces has counted."""
+        """Copy the numbers that a step over the pieces has counted into the parameters' state."""
         for key, values in self.counts.items():
             torch._foreach_copy_(values, [self.states[0][key]] * len(values))
 
 
 class FlatStep:
-    """`step` is the optimizer's, over flat buffers where that gives the same.
+    """Takes an optimizer's steps, over flat buffers where that gives the same result.
 
     Args:
-        optimizer: with groups that are a stage's each (`pipelag.stage.optimizers.group_by_stage`).
-        stages: all of its stages.
+        optimizer: each of its groups belongs to one stage (`pipelag.stage.optimizers.group_by_stage`).
+        stages: all stages that it updates.
     """
 
     def __init__(self, optimizer: Optimizer | None, stages: Sequence[StageWeights]) -> None:
         self.optimizer = optimizer
         flat = optimizer is not None and type(optimizer) in KINDS
         self.stages = [weights for weights in stages if flat and _small(weights)]
-        self.flat = copy.copy(optimizer) if flat else None  # the same optimizer, for the pieces
-        # The optimizer's state when it was that of all pieces; nothing before, for it may be empty, and they not.
+        self.flat = copy.copy(optimizer) if flat else None  # the same optimizer, to step over the pieces
+        # The optimizer's state when `_intact` last found it whole. None at first: an empty state would match.
         self.seen: tuple[list[State], list[Any]] | None = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Inside nobody but this changes the optimizer's state: whether it lies in the pieces is asked once."""
+        """A block in which nobody else changes the optimizer's state: whether the pieces hold it is checked once."""
         laid = [weights.laid for weights in self.stages if weights.laid is not None]
         intact = bool(laid) and self._intact(laid)
         for each in laid:
@@ -156,7 +157,7 @@ class FlatStep:
                 each.watched = False
 
     def _intact(self, laid: Sequence[FlatState]) -> bool:
-        """Whether all of them hold: by the tensors' identities, without a question to each parameter."""
+        """Whether all stages' pieces hold the state; compares the tensors' identities to save time per parameter."""
         assert self.optimizer is not None
         states, values = self.seen or ([], [])
         now: list[State] = list(self.optimizer.state.values())
@@ -170,7 +171,7 @@ class FlatStep:
         return True
 
     def step(self) -> bool:
-        """One update; whether parameters still have the gradients that it was made of."""
+        """Take one step. Returns whether some parameters still have their gradients, so that they must be cleared."""
         assert self.optimizer is not None
         if not self.stages or not _bare(self.optimizer):
             for weights in self.stages:
@@ -184,7 +185,7 @@ class FlatStep:
             places = [view for each, _ in taken for view in each.weights.flat.views(each.gradients)]
             torch._foreach_copy_(places, [gradient for _, gradients in taken for gradient in gradients])
             self._over_pieces([each for each, _ in taken])
-        stepped = {each for each, _ in taken}  # which have no gradients any more
+        stepped = {each for each, _ in taken}  # their gradients are gone
         rest = [weights for weights in self.stages if weights.laid not in stepped]
         left = [weights for weights in rest if any(p.grad is not None for p in weights.parameters)]
         if not left and sum(len(set(each.group_numbers)) for each in self.stages) == len(self.optimizer.param_groups):
@@ -195,7 +196,7 @@ class FlatStep:
             if weights.laid is None:
                 self.stages.remove(weights)
             else:
-                self.seen = None  # what was seen lay in other pieces
+                self.seen = None  # the stage's state is in new pieces
         return True
 
     def _over_pieces(self, taken: Sequence[FlatState]) -> None:
@@ -224,7 +225,7 @@ class FlatStep:
 
 
 def _lay(weights: StageWeights) -> None:
-    """The optimizer has stepped over the stage's parameters: let the state that it made lie flat, if it can."""
+    """After the optimizer's own step: move the stage's state into flat buffers if possible."""
     weights.laid = None
     if all(p.grad is not None for p in weights.parameters) and all(map(_plain, weights.groups)):
         with suppress(ValueError):
@@ -239,22 +240,22 @@ def _pieces(buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _small(weights: StageWeights) -> bool:
-    """Whether a stage's parameters are so small that calls are what an update of them costs."""
+    """Whether a stage's parameters are so small that calls dominate the cost of updating them."""
     parameters, cpu = weights.parameters, all(p.device.type == "cpu" for p in weights.parameters)
-    if len(parameters) < (2 if cpu else 1) or weights.optimizer is None:  # one of a GPU's may join other stages'
+    if len(parameters) < (2 if cpu else 1) or weights.optimizer is None:  # on a GPU, one may join other stages'
         return False
-    if not all(p.dim() for p in parameters):  # from a state of one number for all, theirs could not be told
+    if not all(p.dim() for p in parameters):  # a scalar's state looks like a number that all parameters share
         return False
     return sum(p.numel() for p in parameters) < (PIECE if cpu else LARGE) * len(parameters)
 
 
 def _like(value: torch.Tensor, parameter: torch.Tensor) -> bool:
     alike = (value.shape, value.dtype, value.device) == (parameter.shape, parameter.dtype, parameter.device)
-    return alike and value.layout is torch.strided  # the momentum of sparse gradients is sparse
+    return alike and value.layout is torch.strided  # sparse gradients have a sparse momentum
 
 
 def _settings(group: State) -> tuple[Any, ...]:
-    """A stage's settings, equal to another's where both are made of the same plain values; else nothing."""
+    """A group's settings as a value to compare with other groups'; () if some setting is not a plain value."""
     items = [(key, type(value), value) for key, value in group.items() if key not in ("params", "stage")]
     return tuple(items) if all(kind in PLAIN or _value(value) for _, kind, value in items) else ()
 
@@ -264,12 +265,12 @@ def _value(setting: Any) -> bool:
 
 
 def _plain(group: State) -> bool:
-    """Whether the update is torch's usual one. eps: what lies between parameters must not become 0 / 0."""
+    """Whether a group's update is torch's usual one; with eps = 0, the padding between parameters would give 0 / 0."""
     return not any(group.get(key) for key in ("fused", "capturable", "differentiable")) and group.get("eps") != 0
 
 
 def _bare(optimizer: Optimizer) -> bool:
-    """Whether nobody looks on or has put another step in place."""
+    """Whether the optimizer has no hooks and its `step` and `zero_grad` are its class's own."""
     hooks = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
     hooks += [torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks]
     return not {"step", "zero_grad"} & vars(optimizer).keys() and not any(hooks)

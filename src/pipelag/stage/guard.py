@@ -1,12 +1,16 @@
-"""That a backward reads the weights of its own time, whatever layers a stage has.
+"""Makes sure that a backward reads the weights that the method says it reads, whatever layers a stage has.
 
-Autograd keeps a layer's weights by reference, and a policy writes other weights where they lie. Where a layer works on
-another form of them instead, its backward reads the forward's weights: every method would silently become weight
-stashing. Recurrent layers by cuDNN do so (it packs the weights), and in bfloat16 by oneDNN (it casts their biases):
-they run on torch's own operators meanwhile. Autocast does so (it casts the weights), and a layer that joins, scales,
-norms or adapts its weights before it uses them: a method that this would falsify is refused. So is a forward that
-changes its weights where passes read several versions of them: it would change one of these, which may not be the live
-one.
+Autograd saves a layer's weights by reference, and the weight policy writes other weights to their memory before the
+backward. If a layer computes with a copy or another form of its weights, autograd saves that form, and the backward
+reads the forward's weights: every method would silently become weight stashing. Two kinds of layers do so:
+
+* Recurrent layers under cuDNN, which packs the weights, and in bfloat16 under oneDNN, which casts the biases. They run
+  on torch's own operators instead.
+* Layers under autocast, which casts weights, and layers that join, scale, normalise or adapt their weights before they
+  use them. Methods that this would falsify are refused.
+
+Also refused is a forward that changes its weights in place if passes read several versions of them: the change would
+reach only one version, perhaps not the live one.
 """
 
 from __future__ import annotations
@@ -33,40 +37,42 @@ from pipelag.tensors import kept_for_backward, nodes_of
 
 Weights = frozenset[int] | None
 NONE: Weights = frozenset()
-# Rows looked up are a layer's input, whatever looked them up: what follows keeps them as it keeps any activation.
+# Looked-up rows are activations, although they are computed from weights alone: later layers keep them as their input.
 LOOKED_UP = (torch.ops.aten.embedding, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
-# These keep their gates and biases for a second derivative alone: a GPU's recurrent layers without cuDNN. Of the first
-# step, whose state is zeros, they are computed from weights.
+# Recurrent cells on a GPU without cuDNN. They keep gates and biases for second derivatives only. In the first time
+# step, where the state is zeros, these are computed from weights alone.
 CELLS = (torch.ops.aten._thnn_fused_lstm_cell, torch.ops.aten._thnn_fused_gru_cell)
-# These take of a tensor its shape and kind alone.
+# These use only the shape and type of a tensor.
 ITS_SHAPE = ("aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand", "aten::new_")
 
 
 class Origins(TorchDispatchMode):
-    """Follows, within a forward, of which weights alone a tensor is computed; what a minibatch went into is of none.
+    """Records during a forward which tensors are computed from weights alone, and from which weights.
+
+    A tensor into which the minibatch enters is not among them.
 
     Args:
-        module: the stage. Its buffers and frozen weights, and what a layer makes of nothing, are constants.
+        module: the stage. Its buffers and frozen weights, and tensors that a layer makes from nothing, are constants.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.places = {place_of(p) for p in module.parameters()}  # several lie in one buffer
+        self.places = {place_of(p) for p in module.parameters()}  # several parameters share one buffer
         self.weights = sorted((p.data_ptr(), id(p)) for p in module.parameters())
         self.trained = {id(p) for p in module.parameters() if p.requires_grad}
-        # By place: the storage, which may have gone, and the `id`s of the weights; None: a minibatch's, too.
+        # Place -> (the storage, which may be gone by now, `id`s of the weights; None: the minibatch entered, too).
         self.known: dict[int, tuple[StorageWeakRef, Weights]] = {}
-        self.unread: set[int] = set()  # places of what is kept for a backward that does not read it
+        self.unread: set[int] = set()  # places of tensors that are saved but that the first backward does not read
         for buffer in module.buffers():
             self.note(buffer, NONE)
 
     def note(self, tensor: torch.Tensor, weights: Weights) -> None:
-        """A tensor lies where it lies, of these weights."""
+        """Record that a tensor is computed from these weights alone (None: from the minibatch, too)."""
         self.known[place_of(tensor)] = (StorageWeakRef(tensor.untyped_storage()), weights)
         self.unread.discard(place_of(tensor))
 
     def weights_of(self, tensor: torch.Tensor) -> Weights:
-        """The `id`s of the weights that it is computed from; None: of others, too."""
+        """The `id`s of the weights that a tensor is computed from; None: from the minibatch, too, or unknown."""
         if place_of(tensor) in self.places:
             at = bisect_right(self.weights, tensor.data_ptr(), key=itemgetter(0)) - 1
             return frozenset({self.weights[at][1]} & self.trained)
@@ -74,11 +80,11 @@ class Origins(TorchDispatchMode):
         return None if storage is None or storage.expired() else weights
 
     def copied(self, tensor: torch.Tensor) -> set[int]:
-        """The weights of which it is another form: computed from them alone, in other memory."""
+        """The `id`s of the weights of which a tensor is another form: computed from them alone, in other memory."""
         return set(self.weights_of(tensor) or ()) if place_of(tensor) not in self.places else set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do it, and note what came of it."""
+        """Run an operator, and record what its results are computed from."""
         out = func(*args, **(kwargs or {}))
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and place_of(t)]
         sources = [self.weights_of(tensor) for tensor in tensors]
@@ -93,20 +99,21 @@ class Origins(TorchDispatchMode):
         if func.overloadpacket in CELLS:
             self.unread |= {place_of(tensor) for tensor in (*args[:2], *args[3:]) if tensor is not None}
         if func.overloadpacket is torch.ops.aten.native_dropout:
-            self.note(out[1], NONE)  # its mask is drawn
+            self.note(out[1], NONE)  # the mask is drawn at random, not computed from weights
         return out
 
 
 def place_of(tensor: torch.Tensor) -> int:
-    """Where its storage is; 0 where it has none."""
+    """The address of a tensor's storage; 0 if it has none."""
     return 0 if tensor.is_meta else tensor.untyped_storage().data_ptr()
 
 
 @dataclass(frozen=True)
 class Later:
-    """What phases to come would refuse, hours later: by a parameter's `id`, the method that it would falsify.
+    """What later phases would refuse, found now instead of hours later. `id` of a parameter -> name of the method.
 
-    copied: of which a layer keeps another form; changed: that a forward changes.
+    copied: methods that are refused if a layer keeps another form of the parameter.
+    changed: methods that are refused if a forward changes the parameter.
     """
 
     copied: dict[int, str] = field(default_factory=dict)
@@ -114,19 +121,19 @@ class Later:
 
 
 def packed(module: nn.Module) -> set[int]:
-    """The `id`s of the parameters that recurrent layers pack, which cuDNN lays out anew."""
+    """The `id`s of the parameters of recurrent layers, which cuDNN packs into new memory."""
     return {id(p) for part in module.modules() if isinstance(part, nn.RNNBase) for p in part.parameters()}
 
 
 def later(model: nn.Sequential, phases: Sequence[Phase]) -> Later:
-    """What these phases would refuse. A recurrent layer packs its weights before, and in these it does not."""
+    """What these phases would refuse. Parameters of recurrent layers are left out: those phases do not pack them."""
     left_out, found = packed(model), Later()
     for phase in phases:
         for number, piece in enumerate(stages(model, phase.cuts), start=1):
             its = [id(p) for p in piece.parameters() if id(p) not in left_out]
             for into, refuses in ((found.copied, phase.apart(number)), (found.changed, phase.several(number))):
                 for p in its if refuses else ():
-                    into.setdefault(p, phase.method.name)  # the first that would
+                    into.setdefault(p, phase.method.name)  # the first such phase
     return found
 
 
@@ -134,8 +141,9 @@ class Guard:
     """Watches the forwards of one stage.
 
     Args:
-        module: the stage; weights: its policy, in this phase.
-        to_come: what the phases after it would refuse.
+        module: the stage.
+        weights: the stage's policy in this phase.
+        to_come: what later phases would refuse.
     """
 
     def __init__(self, module: nn.Module, weights: StageWeights, phase: Phase, to_come: Later | None = None) -> None:
@@ -143,31 +151,31 @@ class Guard:
         self.device = weights.live[0].device.type if weights.live else "cpu"
         self.castable = torch.amp.is_autocast_available(self.device)
         trained = weights.optimizer is not None and bool(weights.live)
-        self.needed = trained and phase.apart(weights.stage)  # else copies do no harm
+        self.needed = trained and phase.apart(weights.stage)  # otherwise copies do no harm
         several = trained and phase.several(weights.stage)
         own, to_come = [id(p) for p in module.parameters()], to_come or Later()
 
         def refused(by: dict[int, str], now: bool) -> dict[int, str]:
-            """By a parameter's `id`, the method in words."""
+            """`id` of a parameter -> the method, as the error message names it."""
             return {
                 p: f"'{weights.method.name}'" if now else f"'{by[p]}', of a later phase," for p in own if now or p in by
             }
 
         self.refused = Later(refused(to_come.copied, self.needed), refused(to_come.changed, several))
         self.unseen = bool(self.refused.copied or self.refused.changed)
-        self.before: list[tuple[str, nn.Parameter, int, torch.Tensor]] = []  # with its count of changes, and its values
-        self.copies: dict[int, set[int]] = {}  # by the place of what is kept, the weights of which it is another form
+        self.before: list[tuple[str, nn.Parameter, int, torch.Tensor]] = []  # name, parameter, version counter, values
+        self.copies: dict[int, set[int]] = {}  # place of a saved tensor -> the weights of which it is another form
         self.origins: Origins | None = None
         self.recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)] if self.needed else []
 
     def __call__(self) -> AbstractContextManager[None]:
-        """Around every forward of the stage. The first one is looked at, and refused by `check`."""
+        """A context for every forward of the stage. The first forward is examined, and `check` may refuse it."""
         return self._looked_at() if self.unseen else self.running()
 
     def running(self) -> AbstractContextManager[None]:
-        """The same without a look."""
+        """A context for a forward that is not examined."""
         if self.castable and torch.is_autocast_enabled(self.device):
-            torch.clear_autocast_cache()  # casts of the weights of another pass
+            torch.clear_autocast_cache()  # it may hold casts of the weights of another pass
         return unpacked(self.recurrent) if self.recurrent else nullcontext()
 
     @contextmanager
@@ -179,7 +187,7 @@ class Guard:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Around a forward of which `look` is shown what autograd keeps."""
+        """A context for a forward that is examined: `look` is called with the tensors that autograd saves."""
         watched = [(name, p) for name, p in self.module.named_parameters() if id(p) in self.refused.changed]
         self.before = [(name, p, p._version, p.detach().clone()) for name, p in watched if p.requires_grad]
         self.origins = Origins(self.module) if self.refused.copied else None
@@ -194,9 +202,9 @@ class Guard:
             handle.remove()
 
     def look_at_functions(self, output: Any) -> None:
-        """Note what autograd functions of a user's keep as attributes, of which no hook of autograd's tells.
+        """Look at the tensors that a user's autograd functions keep as attributes, which autograd's hooks do not see.
 
-        Lists are left alone: somebody else may hold them, too, and note in them what passes read.
+        Lists are left out: code elsewhere may hold the same list and record there what passes read.
         """
         tensors = [tensor for tensor in tree_leaves(output) if isinstance(tensor, torch.Tensor)]
         own = [vars(node) for node in nodes_of(tensors) if isinstance(node, BackwardCFunction)]
@@ -205,12 +213,12 @@ class Guard:
                 self.look(kept)
 
     def look(self, tensor: torch.Tensor) -> None:
-        """Note whether what autograd keeps is another form of weights."""
+        """Record whether a saved tensor is another form of weights."""
         if self.origins is not None:
             self.copies.setdefault(place_of(tensor), set()).update(self.origins.copied(tensor))
 
     def check(self) -> None:
-        """Once a forward has been looked at. Raises `PipelagError` where it kept copies, or changed weights."""
+        """Raise `PipelagError` if the examined forward saved copies of weights, or changed weights, and must not."""
         unread = self.origins.unread if self.origins is not None else set()
         kept = {p for place, weights in self.copies.items() if place not in unread for p in weights}
         self.unseen, self.origins = False, None
@@ -219,9 +227,9 @@ class Guard:
             same = p.is_meta or torch.equal(p, values) or torch.allclose(p, values, rtol=0, atol=0, equal_nan=True)
             if not same or (p._version != count and id(p) not in laid_out_anew):
                 raise PipelagError(
-                    f"method {self.refused.changed[id(p)]} keeps several versions of the weights, and the forward of "
-                    f"stage {self.weights.stage} changes '{changed}' in place, which would be of one of them alone; "
-                    "change it in the optimizer's step, or train with a method of one version"
+                    f"method {self.refused.changed[id(p)]} keeps several versions of the weights, but the forward of "
+                    f"stage {self.weights.stage} changes '{changed}' in place, which would change only one version; "
+                    "change it in the optimizer's step, or use a method that keeps one version"
                 )
         self.before = []
         kept &= self.refused.copied.keys()
@@ -229,16 +237,16 @@ class Guard:
         if found is not None:
             name, place = found
             raise PipelagError(
-                f"method {self.refused.copied[place]} reads other weights in the backward than in the forward, and "
-                f"stage {self.weights.stage} keeps another form of the forward's '{name}' for its backward, as "
-                "autocast and layers that join, scale or norm their weights make one; use weights as they are and of "
-                "the precision wanted, or recompute"
+                f"method {self.refused.copied[place]} reads other weights in the backward than in the forward, but "
+                f"stage {self.weights.stage} keeps a derived copy of the forward's '{name}' for its backward (autocast "
+                "and layers that join, scale or normalise their weights make such copies); use the weights directly in "
+                "the wanted precision, or recompute"
             )
 
 
 @contextmanager
 def unpacked(recurrent: Sequence[nn.RNNBase]) -> Iterator[None]:
-    """Within these layers, and nowhere else, cuDNN is off, and in bfloat16 oneDNN, which keeps biases in float32."""
+    """Turn off cuDNN within these layers, and nowhere else; in bfloat16 also oneDNN, which keeps biases in float32."""
     before: list[tuple[bool, bool]] = []
 
     def off(layer: nn.RNNBase, *_: object) -> None:

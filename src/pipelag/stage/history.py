@@ -1,8 +1,8 @@
-"""The old versions that a restarted pipeline reads while it fills again.
+"""The old versions that a pipeline reads while it fills again after a restart.
 
-The forwards of minibatch t, t+1, ... read versions from before update t, which a running pipeline has dropped (or never
-kept, where its forwards read live weights). A stage that is about to write a checkpoint therefore notes what its last
-versions were, each as it becomes live.
+Suppose that a run restarts after update t. The forwards of the next minibatches read versions older than that, which
+the running pipeline had dropped, or never kept if its forwards read live weights. Before a checkpoint, a stage
+therefore records its last versions, each when it becomes live.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import torch
 from pipelag.stage.policy import StageWeights
 
 Buffers = list[torch.Tensor]
-Entry = dict[tuple[str, float], Buffers]  # by what a pass reads of a version, and by its amount
+Entry = dict[tuple[str, float], Buffers]  # what passes read at one version, by (kind of content, amount)
 
 
 class History:
-    """Notes the versions that restarts from `marks` need of one stage.
+    """Records the versions of one stage that a restart from one of `marks` needs.
 
     Args:
-        weights: the stage's. marks: versions, counted from the phase's start, after which a checkpoint is written.
-        back: how many updates older than a mark the oldest version is that is read after it.
-        entries: versions noted before this worker began, from the checkpoint that it goes on from.
+        weights: the stage's weights.
+        marks: the versions, counted from the phase's start, at which a checkpoint is written.
+        back: how many updates older than a mark the oldest version is that is read after a restart from it.
+        entries: versions recorded before this worker started, from the checkpoint that it resumes from.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class History:
         self.note()
 
     def note(self) -> None:
-        """A version has become the live one."""
+        """Call when a version has become live: record it if a restart from the next mark needs it."""
         version = self.weights.version
         while self.marks and self.marks[0] < version:
             self.marks.popleft()
@@ -48,7 +49,7 @@ class History:
 
 
 def rings_of(weights: StageWeights) -> dict[tuple[str, float], list[Buffers]]:
-    """The rings of a stage's older versions and of what passes read of them."""
+    """A stage's rings of older versions and of what passes read in their place, by (kind of content, amount)."""
     rings = {("seen", amount): ring for amount, ring in weights.seen.items()}
     return {
         ("live", 0.0): weights.plain,
@@ -58,7 +59,7 @@ def rings_of(weights: StageWeights) -> dict[tuple[str, float], list[Buffers]]:
 
 
 def entry_of(weights: StageWeights) -> Entry:
-    """The live version, and what passes read of it where that is something else."""
+    """The live version, and what passes read in its place if that differs."""
     entry = {("live", 0.0): copies(weights.live)}
     for key, ring in rings_of(weights).items():
         if key[0] != "live":
@@ -67,7 +68,7 @@ def entry_of(weights: StageWeights) -> Entry:
 
 
 def state_of(weights: StageWeights, history: History) -> dict[str, Any]:
-    """What a restart from the live version needs of the policy."""
+    """The part of the policy's state that a restart from the live version needs."""
     return {
         "version": weights.version,
         "steps": weights.steps,
@@ -77,9 +78,9 @@ def state_of(weights: StageWeights, history: History) -> dict[str, Any]:
 
 
 def restore(weights: StageWeights, state: dict[str, Any]) -> None:
-    """Continue a policy whose rings reach back as far as the entries.
+    """Continue a policy from what `state_of` returned, filling its rings from the recorded entries.
 
-    Weights, the optimizer's state and the rate of the coming update must be there.
+    The weights, the optimizer's state and the rate of the coming update must be in place before.
     """
     version, rings = state["version"], rings_of(weights)
     for old, entry in state["entries"].items():
@@ -95,5 +96,5 @@ def restore(weights: StageWeights, state: dict[str, Any]) -> None:
 
 
 def copies(buffers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Apart from what they were copied from, on the CPU."""
+    """Copies of tensors on the CPU, which share no memory with them."""
     return [buffer.detach().cpu().clone() for buffer in buffers]

@@ -1,4 +1,4 @@
-"""A stage's weights as the optimizer that updates them has them: by its groups, with its state and their gradients."""
+"""A stage's weights together with their optimizer's groups and state and their gradients."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from pipelag.tensors import as_real
 if TYPE_CHECKING:
     from pipelag.stage.flat_step import FlatState
 
-Group = dict[str, Any]  # settings, as of `torch.optim.Optimizer.param_groups`
+Group = dict[str, Any]  # an entry of `torch.optim.Optimizer.param_groups`
 
 
 class OptimizedWeights:
-    """The weights of one stage.
+    """The weights of one stage and the optimizer that updates them.
 
     Args:
-        flat: the stage's parameters. They are the live weights.
-        stage: its number, from 1.
-        optimizer, parameters: the optimizer that updates this stage, and the parameters (in the order of `flat`,
-            sharing its storage) whose gradients and state it has.
+        flat: the stage's parameters, which hold the live weights.
+        stage: the stage's number, from 1.
+        optimizer: the optimizer that updates the stage.
+        parameters: the parameters that the optimizer knows, in the order of `flat` and sharing its storage; they have
+            the gradients, and the optimizer's state is theirs.
     """
 
     def __init__(
@@ -36,9 +37,9 @@ class OptimizedWeights:
     ) -> None:
         self.flat, self.live, self.stage = flat, flat.buffers, stage
         self.optimizer, self.parameters = optimizer, parameters
-        self.size = sum(buffer.numel() for buffer in flat.buffers)  # in numbers
+        self.size = sum(buffer.numel() for buffer in flat.buffers)  # in elements
         self.complex = any(buffer.is_complex() for buffer in flat.buffers)
-        self.laid: FlatState | None = None  # the optimizer's state, where it lies flat (`pipelag.stage.flat_step`)
+        self.laid: FlatState | None = None  # the optimizer's state if it is in flat buffers (`pipelag.stage.flat_step`)
         self.along: list[torch.Tensor | None] = []  # see `gradients`
         groups = optimizer.param_groups if optimizer is not None else []
         numbers = [number for number, group in enumerate(groups) if group["stage"] == stage]
@@ -48,21 +49,21 @@ class OptimizedWeights:
     def groups(self) -> list[Group]:
         """The optimizer's group of each of the weights' buffers.
 
-        Not kept: restoring an optimizer replaces its groups by new ones.
+        They are looked up each time, since restoring an optimizer replaces its groups by new ones.
         """
         assert self.optimizer is not None
         return [self.optimizer.param_groups[number] for number in self.group_numbers]
 
     @property
     def group(self) -> Group:
-        """The optimizer's group of this stage, where that has one.
+        """The optimizer's group of this stage.
 
         Raises:
-            PipelagError: there are several, each of buffers of its own.
+            PipelagError: the stage has several groups.
         """
         if len(set(self.group_numbers)) > 1:
             raise PipelagError(
-                f"stage {self.stage} has parameter groups whose settings may differ; ask `groups`, one for each of the "
+                f"stage {self.stage} has parameter groups whose settings may differ; use `groups`, one for each of the "
                 "weights' buffers, or `parameter_groups`"
             )
         return self.groups[0]
@@ -74,10 +75,11 @@ class OptimizedWeights:
         return [groups[self.flat.places[parameter][0]] for parameter in self.flat.parameters]
 
     def state_beside(self, buffers: Sequence[Buffers], by_number: bool) -> Iterable[tuple[Any, ...]]:
-        """(the optimizer's state, the group, that part of each of the buffers), parameter by parameter.
+        """For every parameter: (the optimizer's state, the group, the parameter's part of each of the buffers).
 
-        by_number: or by larger pieces that the parameters lie in, for who treats every number by itself. A complex one
-            is two of them, as torch's optimizers have it.
+        Args:
+            by_number: the caller computes elementwise, so that entries may be for larger pieces with several parameters
+                instead. Complex tensors are then viewed as real ones, as in torch's optimizers.
         """
         assert self.optimizer is not None
         parts: Iterable[tuple[Any, ...]]
@@ -89,7 +91,7 @@ class OptimizedWeights:
         return (tuple(map(as_real, part)) for part in parts) if by_number and self.complex else parts
 
     def gradients(self) -> list[torch.Tensor | None]:
-        """Those of the coming update, as the optimizer steps along them; made once for all who remember them."""
+        """The gradients that the coming update steps along, one per parameter; computed once for all memories."""
         self.along = self.along or coupled_decay(self.parameters, self.parameter_groups, self.optimizer)
         return self.along
 

@@ -1,4 +1,4 @@
-"""The optimizers that torch lacks, with their prediction rules, and parameter groups that are a stage's each."""
+"""Optimizers that torch lacks, with their prediction rules; and optimizers whose groups belong to one stage each."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from pipelag.typed import MOST_RATE
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 _MADE: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()  # the groups' settings
 COUNTS = ("step", "mu_product")  # numbers of torch's optimizers that Python reads, but in kernels fused or captured
-SCHEDULED = "a scheduler of learning rates is attached to the {}; give rate=lambda step: ..., a factor on its rate"
+SCHEDULED = (
+    "the learning-rate scheduler attached to the {} would be ignored; give rate=lambda step: ..., a factor on its rate"
+)
 
 
 class CaffeSGD(Optimizer):
-    """SGD as Caffe writes it: the rate goes into the velocity, v = m v + lr (g + wd w); w = w - v.
+    """SGD as Caffe defines it, with the rate inside the velocity: v = m v + lr (g + wd w); w = w - v.
 
     With `nesterov`, w = w - ((1 + m) v_new - m v_old) (Caffe's NesterovSolver). Equal to `torch.optim.SGD` while the
     rate is constant; after a drop of the rate Caffe's velocity still carries the old one for about 1/(1-m) steps.
@@ -45,13 +47,13 @@ class CaffeSGD(Optimizer):
                 if "velocity" not in self.state[parameter]:
                     self.state[parameter]["velocity"] = torch.zeros_like(parameter)
             if all(parameter.device.type == "cpu" for parameter in parameters):
-                for parameter in parameters:  # whose tensors stay in a core's cache
+                for parameter in parameters:  # one by one, so that the tensors stay in a core's cache
                     self._update([parameter], group)
             else:
                 self._update(parameters, group)
 
     def _update(self, parameters: list[torch.Tensor], group: Mapping[str, Any]) -> None:
-        """A few operations for all of them."""
+        """Update several parameters in a few operations for all of them."""
         momentum, nesterov = group["momentum"], group["nesterov"]
         velocities = [self.state[parameter]["velocity"] for parameter in parameters]
         given = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -65,7 +67,7 @@ class CaffeSGD(Optimizer):
 
 @prediction_rule(CaffeSGD)
 def caffe(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | None:
-    """Caffe's velocity, which holds the rate already."""
+    """Caffe's velocity, which includes the rate already."""
     return state.get("velocity")
 
 
@@ -75,9 +77,9 @@ AT_HAND.add(caffe)
 
 
 class LARS(Optimizer):
-    """SGD with momentum and a layer's own rate, lr * trust * |w| / (|g| + wd |w|) (You et al., 2017).
+    """SGD with momentum and a rate for each layer, lr * trust * |w| / (|g| + wd |w|) (You et al., 2017).
 
-    Tensors of one dimension (biases, normalisation) and those that are zero take the plain rate.
+    One-dimensional tensors (biases, normalisation) and those whose weights or gradients are zero have the plain rate.
     """
 
     def __init__(
@@ -108,19 +110,19 @@ class LARS(Optimizer):
 def group_by_stage(
     make: OptimizerFactory, stages: Sequence[Sequence[nn.Parameter]], base: dict[int, float], numbers: Sequence[int]
 ) -> Optimizer | None:
-    """One optimizer whose groups are of one stage each; None where no stage has parameters.
-
-    `make` is called with a group per stage that has any, and may part them further (no weight decay of biases, say).
-
-    Args:
-        stages: the parameters of each stage.
-        base: base learning rates of stages (by number) that differ from the optimizer's own.
-        numbers: the stages' numbers.
+    """Make one optimizer whose groups belong to one stage each; None if no stage has parameters.
 
     Each group carries `stage` and `base_lr`, from which `set_rates` computes its `lr`.
 
+    Args:
+        make: called with one group for each stage that has parameters; it may split these further (for no weight decay
+            of biases, say).
+        stages: the parameters of each stage.
+        base: stage number -> base learning rate, where it differs from the optimizer's own.
+        numbers: the stages' numbers.
+
     Raises:
-        PipelagError: what is made is no such optimizer.
+        PipelagError: `make` does not return such an optimizer.
     """
     groups = [
         {"params": list(parameters), "stage": number, **({"lr": base[number]} if number in base else {})}
@@ -135,13 +137,13 @@ def group_by_stage(
         optimizer = make(groups)
     except ValueError as error:
         if "parameter groups" in str(error):
-            raise PipelagError(f"the optimizer takes no parameter groups, and stages are such: {error}") from error
+            raise PipelagError(f"the optimizer takes no parameter groups, but each stage needs one: {error}") from error
         error.add_note(f"while the optimizer of the stages {[group['stage'] for group in groups]} was made")
         raise
     _check(optimizer, stage_of, frozen, base)
     for group in optimizer.param_groups:
         for name, value in group.items():
-            if isinstance(value, np.generic):  # checkpoints hold Python's own numbers
+            if isinstance(value, np.generic):  # checkpoints hold plain Python numbers
                 group[name] = value.item()
         group["base_lr"] = group["lr"]
     _MADE[optimizer] = [copy.deepcopy(_settings(group)) for group in optimizer.param_groups]
@@ -149,17 +151,20 @@ def group_by_stage(
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What a group says beside its parameters, its stage and its rates."""
+    """A group's entries other than its parameters, its stage and its rates."""
     return {name: value for name, value in group.items() if name not in ("params", "stage", "lr", "base_lr")}
 
 
 def made_with(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The settings of an optimizer's groups as `group_by_stage` found them; some optimizers count there afterwards."""
+    """The settings of an optimizer's groups when `group_by_stage` made it; some optimizers count there later."""
     return _MADE.get(optimizer) or [_settings(group) for group in optimizer.param_groups]
 
 
 def counted(optimizer: Optimizer | None) -> list[dict[str, Any]]:
-    """By group, what an optimizer has come to there since it was made: schedule-free ones count their steps so."""
+    """Per group, the settings that the optimizer itself has changed since it was made, such as a step counter.
+
+    Schedule-free optimizers, for example, count their steps there.
+    """
     if optimizer is None:
         return []
     return [
@@ -179,44 +184,51 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class OtherParameters(PipelagError):
-    """An optimizer over other parameters than it was given."""
+    """An optimizer is over other parameters than it was given."""
 
 
 def _check(optimizer: Any, stage_of: Mapping[int, int], frozen: set[int], base: Mapping[int, float]) -> None:
-    """Refuse what is no optimizer, one that stages cannot step by themselves, and one over other parameters.
+    """Refuse what is no optimizer, what cannot step stage by stage, and an optimizer over other parameters.
 
-    Groups without parameters are left out, and the others know their stage. stage_of: by a parameter's `id`; frozen:
-    those that may be left out. base: as of `group_by_stage`.
+    Removes groups without parameters, and writes into each other group its `stage`.
+
+    Args:
+        stage_of: `id` of a parameter -> its stage's number.
+        frozen: `id`s of the parameters that the optimizer may leave out.
+        base: as in `group_by_stage`.
     """
     kind = type(optimizer).__name__
     if not isinstance(optimizer, Optimizer):
-        raise PipelagError(f"the optimizer's function gives {kind}; it should give a torch.optim.Optimizer")
+        raise PipelagError(f"the optimizer's function returns {kind}; it should return a torch.optim.Optimizer")
     closure = signature(optimizer.step).parameters.get("closure")
     if isinstance(optimizer, torch.optim.LBFGS) or (closure is not None and closure.default is Parameter.empty):
-        raise PipelagError(f"{kind} computes the loss again within its step, which a pipeline cannot; use SGD or Adam")
+        raise PipelagError(
+            f"{kind} computes the loss again within its step, which a pipeline cannot do; use SGD or Adam"
+        )
     if isinstance(optimizer, torch.optim.SparseAdam):
-        raise PipelagError("SparseAdam takes sparse gradients alone, and those of a pipeline are dense; use Adam")
+        raise PipelagError("SparseAdam takes only sparse gradients, but those of a pipeline are dense; use Adam")
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):  # each step's rate is set here, whatever it has set
         raise PipelagError(SCHEDULED.format(kind))
     groups = optimizer.param_groups = [group for group in optimizer.param_groups if group["params"]]
     covered = {id(p) for group in groups for p in group["params"]}
     if not stage_of.keys() - frozen <= covered <= stage_of.keys():
         raise OtherParameters(
-            f"{kind} is over other parameters than it was given; hand on what the function is called with: "
-            "lambda params: torch.optim.SGD(params, lr=0.1). In bf16 and on real workers these are no longer the "
-            "model's own tensors: tell them by their shapes, or by attributes that you give to parameters"
+            f"{kind} is over other parameters than it was given; pass on what the function is called with: "
+            "lambda params: torch.optim.SGD(params, lr=0.1). In bf16 and on real workers these are not the model's "
+            "own tensors: recognise them by their shapes, or by attributes that you give to parameters"
         )
     for group in groups:
         its = sorted({stage_of[id(p)] for p in group["params"]})
         if len(its) > 1:
             raise PipelagError(
-                f"{kind} has one parameter group over the stages {its[0]} to {its[-1]}, and each makes its updates by "
-                "itself; hand on what the function is called with, or part each of those groups by itself"
+                f"{kind} has one parameter group over the stages {its[0]} to {its[-1]}, but each stage updates by "
+                "itself; pass on the groups that the function is called with, or split each of them separately"
             )
         if its[0] in base and "stage" not in group:
             raise PipelagError(
-                f"stage {its[0]} has a learning rate of its own, and the {kind}'s function drops what its group says; "
-                'make groups of it: group | {"params": [...]}'
+                f"stage {its[0]} has a learning rate of its own, but the function of the {kind} drops the settings of "
+                "its "
+                'group; derive groups from it: group | {"params": [...]}'
             )
         group["stage"] = its[0]
         if (
@@ -230,7 +242,7 @@ def _check(optimizer: Any, stage_of: Mapping[int, int], frozen: set[int], base: 
 
 
 def apart(optimizer: Optimizer | None) -> dict[nn.Parameter, int]:
-    """Which of its stage's groups, counted from 0, a parameter is in."""
+    """Parameter -> which of its stage's groups, counted from 0, it is in."""
     numbers: dict[nn.Parameter, int] = {}
     seen: dict[int, int] = {}
     for group in optimizer.param_groups if optimizer is not None else []:
@@ -251,8 +263,10 @@ def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:
 
 
 def restore_state(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
-    """Give an optimizer what its `state_dict` said, every tensor in its own type and place: torch takes the parameter's
-    for all but the steps."""
+    """Load a `state_dict` into an optimizer such that every tensor keeps its own dtype, on the right device.
+
+    torch's `load_state_dict` converts all tensors but the step counts to the parameter's dtype and device.
+    """
     optimizer.load_state_dict(dict(saved))
     parameters = [(parameter, group) for group in optimizer.param_groups for parameter in group["params"]]
     for number, values in saved["state"].items():
@@ -264,7 +278,7 @@ def restore_state(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
 
 
 def placed(values: Mapping[str, Any], parameter: torch.Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter's state with its tensors where the parameter is, and counts that Python reads where they are."""
+    """A parameter's state, moved to the parameter's device; counts that Python reads stay where they are."""
     read = () if group.get("fused") or group.get("capturable") else COUNTS
     return {
         key: value.to(parameter.device) if isinstance(value, torch.Tensor) and key not in read else value
@@ -273,7 +287,7 @@ def placed(values: Mapping[str, Any], parameter: torch.Tensor, group: Mapping[st
 
 
 def adopt_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:
-    """Give an optimizer the per-parameter state (momentum, moments) of the phase before, parameter by parameter."""
+    """Give an optimizer the state (momentum, moments) that its parameters had in the phase before."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter in state:

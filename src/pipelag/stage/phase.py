@@ -1,4 +1,4 @@
-"""A stretch of a run: one method over one set of cuts, and everything that follows from the two."""
+"""A phase of a training: one method over one set of cuts, and everything that follows from the two."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ from pipelag.typed import check_passes
 
 @dataclass(frozen=True)
 class Phase:
-    """One method, for so many minibatches (`steps`), over the stages that `cuts` make.
+    """A part of a training: one method over one set of cuts, for a number of minibatches.
 
-    stage_lr: base rates of single stages. microbatches: equal parts of each minibatch, whose mean gradient makes the
-    update. recompute: keep a stage's input alone, and run its forward again before its backward; a number from 2 on:
-    that of so many stages at a time. replicas: workers of each stage, which take minibatches in turn and make one
-    update of a round (PipeDream section 3.2); none: one each.
+    method: a `Method`, such as `pipelag.methods.get("pipedream")`.
+    steps: the number of minibatches.
+    cuts: the last layer of each stage but the last, counted from 1.
+    stage_lr: base learning rates of single stages, by the number of the stage from 1.
+    microbatches: equal parts of each minibatch; the mean of their gradients makes one update.
+    recompute: True: keep only the input of each stage, and run its forward again before its backward. A number from 2
+        on: keep only the input of every so many stages.
+    replicas: the number of workers of each stage, which take minibatches in turn and make one update per round
+        (PipeDream section 3.2). Empty: one worker per stage.
     """
 
     method: Method
@@ -38,17 +43,17 @@ class Phase:
 
     @property
     def stages(self) -> int:
-        """How many stages the cuts make."""
+        """The number of stages that the cuts make."""
         return len(self.cuts) + 1
 
     @property
     def replicated(self) -> bool:
-        """Whether some stage has several workers: by `replicas`, or by a schedule that runs in two directions."""
+        """Whether some stage has several workers, by `replicas` or because the schedule runs in both directions."""
         return any(any(place) for place in self.delays.places)
 
     @property
     def segment(self) -> int:
-        """Stages that are recomputed together, from the first one's input; 0 where each is by itself, or none is."""
+        """How many stages are recomputed together from the first one's input; 0: one by one, or none."""
         return int(self.recompute) if self.recompute > 1 else 0
 
     @cached_property
@@ -58,31 +63,35 @@ class Phase:
 
     @cached_property
     def rate_taus(self) -> tuple[float, ...]:
-        """Per stage the tau that the method's learning rate goes by."""
+        """Per stage, the tau that the method's learning-rate policy is given."""
         return self.method.rate_taus(self.stages, self.microbatches, self.replicas)
 
     @cached_property
     def recompute_lags(self) -> list[tuple[int, ...]]:
-        """How old what a recomputation by segments reads is, per stage and microbatch; nothing without segments."""
+        """Per stage and microbatch, tau_recomp (in updates) under recomputation by segments; empty without segments."""
         if not self.segment:
             return []
         return recompute_lags(self.method, self.stages, self.microbatches, self.segment)
 
     def schedule(self, steps: int) -> Schedule:
-        """Who does what in so many minibatches."""
+        """The phase's schedule over `steps` minibatches."""
         if self.segment:
             return segmented(self.method, self.stages, steps, self.microbatches, self.segment)
         return self.method.schedule(self.stages, steps, self.microbatches, self.replicas)
 
     def updated_in(self, stage: int, version: int) -> int:
-        """The minibatch, from 0, with whose last microbatch the update that ends a version of a stage is made."""
+        """The minibatch, from 0, after whose last microbatch a stage makes the update that ends a version."""
         return ((version + 1) * self.delays.periods[stage - 1] - 1) // self.microbatches
 
     def rate_of(self, stage: int, version: int, rate: Callable[[int], float], start: int) -> float:
-        """The factor on a stage's base rate of the update that ends a version.
+        """The factor on a stage's base rate for the update that ends a version.
 
         Args:
-            rate: the factor of the run's step; start: the run's step at which the phase began.
+            rate: the rate schedule: step of the run -> factor.
+            start: the step of the run at which the phase begins.
+
+        Raises:
+            PipelagError: a factor is not a finite number from 0 on.
         """
         minibatch, policy = self.updated_in(stage, version), self.method.learning_rate
         share = policy(stage, self.stages, minibatch, self.rate_taus[stage - 1]) if policy is not None else 1.0
@@ -93,15 +102,15 @@ class Phase:
         if _is_rate(factor):
             what, value = (f"the rate policy of '{self.method.name}'", share)
         raise PipelagError(
-            f"{what} gives {shown(value)} for stage {stage} in step {start + minibatch}; it should give a finite "
+            f"{what} returns {shown(value)} for stage {stage} in step {start + minibatch}; it should return a finite "
             "number from 0 on"
         )
 
     def apart(self, stage: int) -> bool:
-        """Whether a stage's backwards read other weights than its forwards did, which are not there for them."""
+        """Whether a stage's backwards read other weights than the forwards whose graphs they go through."""
         if self.method.backward_reads == "stashed" or self.method.random is not None:
             return False
-        alone = bool(self.recompute) and not self.segment  # each backward has a forward on its own weights
+        alone = bool(self.recompute) and not self.segment  # each backward follows a forward on the same weights
         return not alone and (self._made(stage) or self._lags("F", stage) != self._lags("B", stage))
 
     def several(self, stage: int) -> bool:
@@ -112,11 +121,11 @@ class Phase:
         return self.method.passes(kind, stage, self.stages, self.delays).lags
 
     def _made(self, stage: int) -> bool:
-        """Whether passes read what is made of a version."""
+        """Whether some pass reads weights computed from a version instead of the version itself."""
         return any(any(self.method.amounts(kind, stage, self.stages, self.delays)) for kind in ("F", "B"))
 
     def check(self) -> None:
-        """Refuse what no executor can do, now and not at the switch hours later."""
+        """Refuse what no executor can do, before the run starts and not at the phase's start hours later."""
         for name, value in (("steps", self.steps), ("microbatches", self.microbatches)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise PipelagError(f"{name} is {value!r}; it should be a whole number from 1 on")
@@ -130,10 +139,10 @@ class Phase:
         if self.replicas:
             check_replicas(self.replicas, self.stages, self.steps)
         if self.segment and self.replicated:
-            raise PipelagError("replicated stages recompute each by itself, not in segments; use recompute=True")
+            raise PipelagError("replicated stages cannot be recomputed in segments; use recompute=True")
         assert self.delays and self.recompute_lags is not None
 
 
 def _is_rate(value: object) -> bool:
-    """Asked of every stage in every step, mostly of a float."""
+    """Whether a value is a finite number from 0 on; quick for floats, as it is called for every stage and step."""
     return (type(value) is float or isinstance(value, (Real, torch.Tensor))) and bool(0 <= value < inf)  # type: ignore[operator]

@@ -1,9 +1,9 @@
-"""The weight policy of a method carried out on one stage: the same object in every executor.
+"""A method's weight policy, carried out on one stage by the same object in every executor.
 
-Between two updates a stage's weights have a version. `load` puts into the live weights what a pass reads, `restore`
-puts the live version back, and `before_step`/`after_step` surround the optimizer's step; `prepare`, once the rate of
-the coming update is set, makes what passes read of the new version. What a pass reads at a version is a function of the
-stage's state at that version alone, so executors that agree on versions agree bit for bit.
+Every update makes a new version of a stage's weights. `load` lets the parameters hold what a pass reads, `restore` puts
+the live version back, and `before_step` and `after_step` surround the optimizer's step. `prepare` computes what passes
+read at the new version; the rate of the coming update must be set by then. What a pass reads at a version depends only
+on the stage's state at that version, so executors that agree on versions agree bit for bit.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ M = TypeVar("M", bound=Memory)
 
 
 class StageWeights(OptimizedWeights):
-    """What the passes of one stage read.
+    """The weights of one stage, with the versions and predictions that its passes read.
 
     Args:
-        flat, optimizer, parameters: the stage's parameters and their optimizer, as of `OptimizedWeights`.
-        back: how many updates older than the live weights a version can be that is still loaded.
-        method, stage, stages, delays: decide the policy.
-        by_reference: show old weights without copying where that can be (`pipelag.stage.showing`): for executors that
-            say with each forward what its backward reads, and take no other pass between the two.
+        flat, optimizer, parameters: the stage's parameters and their optimizer, as in `OptimizedWeights`.
+        back: by how many updates the oldest version that passes read is behind the live one.
+        method, stage, stages, delays: what the policy follows from.
+        by_reference: show old weights without copying them where possible (`pipelag.stage.showing`). For executors that
+            say with each forward what its backward reads, and that run no other pass between the two.
 
     Raises:
-        PipelagError: an optimizer that the policy cannot work with.
+        PipelagError: the policy cannot work with this optimizer.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class StageWeights(OptimizedWeights):
         self.single = delays.periods[stage - 1] == 1
         self.version = self.first = 0
         self.memories: dict[str, Memory] = {}
-        self.steps = 0  # updates seen, for the bias correction of moments kept here
+        self.steps = 0  # updates made, for the bias correction of moments that are kept here
         self.prepared = False
         self.stashed = method.backward_reads == "stashed" or method.random is not None
-        # By how much the passes of each microbatch are changed, and what changes them.
+        # How far what each microbatch's passes read is from a plain version, and the object that computes it.
         self.passes = {kind: method.passes(kind, stage, stages, delays) for kind in ("F", "B")}
         self.amounts: dict[str, Amounts] = {}
         self.readings: dict[str, Reading] = {}
@@ -82,34 +82,35 @@ class StageWeights(OptimizedWeights):
         forward, backward = self.readings.get("F"), self.readings.get("B")
         if forward is not None and not self.stashed and max(delays.backward_lags[stage - 1]):
             raise PipelagError(
-                f"method '{method.name}' predicts the forward's weights and reads old ones in the backward, which no "
-                "executor keeps; let the backward read live or stashed weights"
+                f"method '{method.name}' predicts the forward's weights but reads old ones in the backward, which no "
+                "executor keeps; its backward should read live or stashed weights"
             )
-        # Room for versions as they are, and by amount for what passes read of them.
-        as_they_are = forward is None or 0 in self.amounts["F"]  # some forward reads a version itself
+        # Room for plain versions, and by amount for what passes read in their place.
+        as_they_are = forward is None or 0 in self.amounts["F"]  # some forward reads a plain version
         kept = back + 1 if as_they_are else 1
         self.plain: Ring = self._ring(kept) if updated and (back > 0 or self.readings) else []
         self.seen: dict[float, Ring] = {amount: self._ring(back + 1) for amount in self._different("F")}
         self.alike_made = forward is not None and backward is not None and forward.does_as(backward)
-        ahead = (forward is not None and self.alike_made and forward.laborious) or not by_reference  # else as shown
+        # What backwards read is made ahead of them, or else at the moment when it is shown.
+        ahead = (forward is not None and self.alike_made and forward.laborious) or not by_reference
         self.corrected: dict[float, Buffers] = self.ahead() if ahead else {}
-        self.recomputed: dict[float, Ring] = {}  # of recomputation by segments, see correct_recomputation
+        self.recomputed: dict[float, Ring] = {}  # for recomputation by segments, see correct_recomputation
         self.previous: Buffers = self.like() if any(m.needs_steps for m in self.memories.values()) else []
-        self.begun = self.previous  # the weights that the update under way began with
-        self.saved = -1  # the version whose copy `plain` holds last
-        self.rested = False  # since the last pass: the live version is in its place, and kept where it has to be
+        self.begun = self.previous  # the weights before the present update
+        self.saved = -1  # the last version that was copied into `plain`
+        self.rested = False  # whether `rest` has been called since the last pass
         self.showing = ByReference(self) if by_reference else InPlace(self)
 
     @property
     def prediction(self) -> Reading | None:
-        """What foresees weights so many updates ahead, where the method predicts."""
+        """The reading that predicts forward weights some updates ahead; None if the method predicts none."""
         return self.readings.get("F") if isinstance(self.method.forward_reads, Predict) else None
 
     def remember(self, name: str, kind: Callable[[StageWeights], M]) -> M:
-        """The memory of that name; whoever asks first makes it, by its class or any function of the stage.
+        """The memory of that name; the first call makes it, as `kind(self)`.
 
         Raises:
-            PipelagError: of that name, another kind is kept already.
+            PipelagError: a memory of another kind has that name already.
         """
         if name not in self.memories:
             self.memories[name] = kind(self)
@@ -124,15 +125,15 @@ class StageWeights(OptimizedWeights):
         return [self.like() for _ in range(size)]
 
     def _read(self, kind: str, reads: Any) -> None:
-        """Note what passes of a kind read instead of the live weights, unless that changes nothing."""
+        """Note what passes of a kind read instead of the live weights, unless all amounts are 0."""
         if isinstance(reads, str):
             return
         amounts, microbatches = reads.amounts(self.passes[kind]), len(self.passes[kind].lags)
         numbers = isinstance(amounts, Sequence) and all(isinstance(a, Real) and isfinite(a) for a in amounts)
         if not numbers or len(amounts) != microbatches:
             raise PipelagError(
-                f"{type(reads).__name__}.amounts of '{self.method.name}' gives {shown(amounts)} at stage {self.stage}, "
-                f"and should give a finite number for each of {microbatches} microbatches"
+                f"{type(reads).__name__}.amounts of '{self.method.name}' returns {shown(amounts)} at stage "
+                f"{self.stage}; it should return a finite number for each of {microbatches} microbatches"
             )
         if any(amounts):
             self.amounts[kind], self.readings[kind] = amounts, reads.carry(self)
@@ -143,17 +144,20 @@ class StageWeights(OptimizedWeights):
     # What a pass reads ---------------------------------------------------------------------------------------------
 
     def begin_at(self, version: int) -> None:
-        """Count versions from this one, the live one; earlier ones are not there. The rate must be set."""
+        """Number the live version; no earlier one is kept. The rate of the coming update must be set."""
         self.version, self.first, self.prepared, self.rested = version, version, False, False
         self.showing.reset()
         self.prepare()
 
     def prepare(self) -> None:
-        """Make what passes at the live version read of it; the coming update's rate must be set."""
+        """Compute what passes read at the live version; the coming update's rate must be set."""
         together.prepare([self])
 
     def made(self) -> list[Term]:
-        """Make that, as far as it is no sum that those of other stages can be made with: these are given back."""
+        """Compute what passes read at the live version, except for the sums that `add_all` can make: return these.
+
+        The caller makes them together with those of other stages.
+        """
         forward = [(ring[self.version % len(ring)], amount) for amount, ring in self.seen.items()]
         backward = [(buffers, amount) for amount, buffers in self.corrected.items()]
         backward += [(ring[self.version % len(ring)], amount) for amount, ring in self.recomputed.items()]
@@ -169,10 +173,13 @@ class StageWeights(OptimizedWeights):
         return (kind, version, amount) if amount else ("live", version, 0.0)
 
     def correct_recomputation(self, lags: Sequence[int]) -> None:
-        """Let T2 correct what a recomputation ("R") reads, `lags` updates old per microbatch (PipeMare D.1).
+        """Let T2 correct what recomputations ("R") read (PipeMare D.1).
 
-        It goes back by tau_fwd - tau_recomp along the trajectory of the version that is recomputed, as in the paper's
-        characteristic polynomial; the text's delta_t is not known yet when a recomputation starts.
+        T2 goes back by tau_fwd - tau_recomp along the delta of the version that the recomputation reads, as the paper's
+        characteristic polynomial has it. The delta_t of the paper's text is not known when a recomputation starts.
+
+        Args:
+            lags: tau_recomp of each microbatch, in updates.
         """
         if "B" not in self.readings or not isinstance(self.method.backward_reads, Correct):
             return
@@ -183,7 +190,7 @@ class StageWeights(OptimizedWeights):
             self.prepared = False
 
     def ahead(self) -> dict[float, Buffers]:
-        """Room for what backwards read of the live version, by amount."""
+        """Buffers for what backwards read at the live version, by amount."""
         return {amount: self.like() for amount in self._different("B")}
 
     def load(
@@ -196,9 +203,11 @@ class StageWeights(OptimizedWeights):
     ) -> None:
         """Let the parameters hold what a pass at `version` reads, for the j-th microbatch of a minibatch.
 
-        `kind`: forward ("F"), backward ("B") or recomputation ("R"). For a stashed backward that is the version of its
-        forward. The version is at most `back` updates old. `then`, with a forward: (version, j) of its backward.
-        `copies`: some may be left to whoever makes them, for several stages together.
+        Args:
+            kind: forward ("F"), backward ("B") or recomputation ("R").
+            version: at most `back` updates old; for a stashed backward, that of its forward.
+            then: for a forward, the (version, j) of its backward.
+            copies: collects the copies that are to be made, for a caller that makes those of several stages together.
         """
         if self.plain:
             self.rested = False
@@ -211,15 +220,15 @@ class StageWeights(OptimizedWeights):
                 self.showing.show(content, content != follows, kind == "F", copied_now)
 
     def alike(self, forward: tuple[int, int], backward: tuple[int, int]) -> bool:
-        """Whether a forward and a backward, each at (version, microbatch of a minibatch), read the same weights."""
+        """Whether a forward and a backward, each as (version, microbatch of a minibatch), read the same weights."""
         return self.reads("F", *forward) == self.reads("B", *backward)
 
     def reads(self, kind: str, version: int, j: int = 0) -> Content:
-        """What `load` would show; equal where two passes read the same weights."""
+        """What `load` would show, as a value that is equal for two passes that read the same weights."""
         return self._content(kind, version, j) if self.plain else ("live", 0, 0.0)
 
     def restore(self, copies: Copies | None = None) -> None:
-        """Let the parameters hold the live version again; `copies` as of `load`."""
+        """Let the parameters hold the live version again; `copies` as in `load`."""
         if self.plain and copies is not None:
             self.showing.restore(copies)
         elif self.plain:
@@ -228,11 +237,11 @@ class StageWeights(OptimizedWeights):
 
     @property
     def alive(self) -> Content:
-        """The live version."""
+        """The live version, as a content."""
         return ("live", self.version, 0.0)
 
     def source(self, content: Content) -> Buffers | None:
-        """Where it lies; of the live version, in the live buffers. None: `readings` make it as it is shown."""
+        """The buffers that hold a content (the live buffers for the live version); None: made when it is shown."""
         kind, version, amount = content
         if content == self.alive:
             return self.live
@@ -242,25 +251,26 @@ class StageWeights(OptimizedWeights):
         return ring[version % len(ring)]
 
     def read_last(self, content: Content) -> bool:
-        """Whether no pass or update to come has a use for it, so that its place may be written over.
+        """Whether no pass or update after the present microbatch's reads this content: its buffers may be overwritten.
 
-        It is the oldest version, not live, of which one microbatch works for an update.
+        This holds for the oldest version, unless it is live, if one microbatch makes an update and the method's
+        `update` does not need the version again.
         """
         kind, version, _ = content
         oldest = version == self.version - self.back and content != self.alive
         return kind in ("live", "F") and oldest and self.single and self.change is None
 
     def save(self, copies: Copies) -> None:
-        """Keep a copy of the live version before its place is taken."""
+        """Keep a copy of the live version before the live buffers are overwritten."""
         if self.saved != self.version:
             copies.keep(self, self.plain[self.version % len(self.plain)])
 
     def begun_with(self) -> Buffers:
-        """Where the weights lie that an update begins with, which may be kept anyway; else a copy has to be there."""
+        """The buffers for the weights before an update: their copy in `plain` if versions are kept, else `previous`."""
         return self.plain[self.version % len(self.plain)] if len(self.plain) > 1 else self.previous
 
     def stale_views(self) -> list[torch.Tensor]:
-        """The parameters as the forward of the coming update read them; before the fill is over, the oldest kept."""
+        """The parameters as the forward of the coming update read them; while the pipeline fills, the first version."""
         old = max(self.first, self.version - self.delay)
         ring = self.seen[max(self.seen)] if self.seen else self.plain
         return self.flat.views(ring[old % len(ring)])
@@ -268,7 +278,7 @@ class StageWeights(OptimizedWeights):
     # What an update does beyond the optimizer's step ---------------------------------------------------------------
 
     def rest(self, copies: Copies) -> None:
-        """An update is coming: let the parameters hold the live version again, and keep what later passes read."""
+        """Before an update: let the parameters hold the live version again, and copy it if later passes read it."""
         self.restore(copies)
         if len(self.plain) > 1:
             self.save(copies)
@@ -276,15 +286,15 @@ class StageWeights(OptimizedWeights):
 
     @property
     def watched(self) -> bool:
-        """Whether there is anything to do around the optimizer's step."""
+        """Whether the policy does anything around the optimizer's step."""
         return self.change is not None or bool(self.memories)
 
     def before_step(self) -> None:
-        """The gradients are complete and the optimizer is about to step; they may be changed here."""
+        """Call when the gradients are complete, before the optimizer steps; may change the gradients."""
         together.before_step([self])
 
     def complete(self) -> None:
-        """What of that stages do one by one, where no gradients are recorded."""
+        """The part of `before_step` that is done stage by stage; call it with autograd off."""
         if not self.rested:
             with Copies() as copies:
                 self.rest(copies)
@@ -292,16 +302,16 @@ class StageWeights(OptimizedWeights):
             self.along = []
             if self.change is not None:
                 self.change.before_step()
-                self.along = []  # they may be others now
+                self.along = []  # the gradients may have changed
             for memory in self.memories.values():
                 memory.before_step()
 
     def after_step(self) -> None:
-        """The optimizer has stepped: the next version is live. `prepare` has to follow before a pass reads it."""
+        """Call when the optimizer has stepped: the next version becomes live. Call `prepare` before a pass reads it."""
         together.after_step([self])
 
     def advance(self) -> None:
-        """The next version is live, and all that looks on has seen the update."""
+        """Make the next version the live one; memories and changes have been told of the update."""
         self.along = []
         self.version += 1
         self.prepared = self.rested = False
@@ -311,28 +321,28 @@ class StageWeights(OptimizedWeights):
 
     @property
     def versions_held(self) -> int:
-        """How many versions of the stage's weights are kept once the pipeline is full, the live one included."""
+        """How many copies of the stage's weights are kept once the pipeline is full, including the live ones."""
         distinct = self.back + 1
         return max(distinct, 2 if self.readings else 1) if self.plain else 1
 
     @property
     def rings(self) -> list[Ring]:
-        """The older versions, and what passes read of them."""
+        """The older versions, and what passes read in their place."""
         return [self.plain, *self.seen.values(), *self.recomputed.values()]
 
     @property
     def bytes(self) -> int:
-        """Bytes of weight copies and of what the policy remembers, the live weights not counted."""
+        """Bytes of weight copies and of what the policy remembers, without the live weights."""
         remembered = [memory.buffers for memory in self.memories.values()]
         held = [buffers for ring in self.rings for buffers in ring]
         held += [*self.corrected.values(), *remembered, self.previous]
         return sum(buffer.numel() * buffer.element_size() for buffers in held for buffer in buffers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything beyond the live weights and the optimizer's state (between two steps).
+        """The policy's state between two steps, without the live weights and the optimizer's state.
 
         Raises:
-            PipelagError: the last step broke off and has written over what it would read if it were taken again.
+            PipelagError: the last step broke off after it had overwritten weights that it would read if repeated.
         """
         self.showing.check()
         return {
@@ -344,12 +354,12 @@ class StageWeights(OptimizedWeights):
         }
 
     def _ring_state(self, ring: Ring) -> list[Buffers]:
-        """A ring's versions; nothing of the place into which the live one is written before it is read there."""
+        """The versions in a ring; empty for the slot into which the live version is written before it is read."""
         free = self.version % len(ring) if ring and self.saved != self.version else -1
         return [[] if place == free else list(each) for place, each in enumerate(ring)]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore in place; the weights and the optimizer must have been restored before."""
+        """Restore the state in place; restore the weights and the optimizer first."""
         self.version, self.steps = state["version"], state["steps"]
         self.saved = state["saved"] if len(self.plain) > 1 else -1
         self.prepared = self.rested = False
@@ -357,7 +367,7 @@ class StageWeights(OptimizedWeights):
         pairs = [
             pair
             for mine, saved in zip(self.rings, state["rings"], strict=True)
-            for pair in zip(mine, saved, strict=bool(saved))  # older ones say nothing of a ring of one
+            for pair in zip(mine, saved, strict=bool(saved))  # older checkpoints leave out a ring of one
             if pair[1]
         ]
         pairs += [(memory.buffers, state["memories"][name]) for name, memory in self.memories.items()]

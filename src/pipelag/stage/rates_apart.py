@@ -1,8 +1,8 @@
-"""A step of torch's SGD, Adam or AdamW over groups that differ in nothing but their rates, in as few calls as over one.
+"""A step of torch's SGD, Adam or AdamW over groups that differ only in their learning rates, in a few calls for all.
 
-torch steps group by group, and where stages have rates of their own (PipeMare's T1, section 3.1) each stage is a group:
-on a GPU eight stages launch eight times as much as one. What goes by no rate is done here for all at once, bit for bit
-as torch's `foreach` implementations do it.
+torch steps group by group. If stages have different rates (PipeMare's T1, section 3.1), each stage is a group, and on a
+GPU eight stages launch eight times as many kernels as one. Here, everything that does not depend on the rate is done
+for all groups at once, with the same bits as torch's `foreach` implementations.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 Group = dict[str, Any]
 Tensors = list[torch.Tensor]
-APART = ("params", "lr", "stage")  # in which groups that step together may differ
-OTHERS = ("fused", "capturable", "differentiable", "maximize", "amsgrad")  # for which torch has other implementations
+APART = ("params", "lr", "stage")  # the entries in which groups that step together may differ
+OTHERS = ("fused", "capturable", "differentiable", "maximize", "amsgrad")  # with these torch computes differently
 
 
 @torch.no_grad()
 def step(optimizer: Optimizer) -> bool:
-    """One update of all groups, whose settings are plain values and whose parameters have gradients, none sparse.
+    """One update of all groups. Their settings must be plain values, and every parameter must have a dense gradient.
 
     Returns:
-        False where nothing was done, and the optimizer's own step has to be taken.
+        False if nothing was done, so that the optimizer's own step has to be taken.
     """
     joint, groups = JOINT.get(type(optimizer)), optimizer.param_groups
     if joint is None or len(groups) == 1 or not _by_foreach(groups):
@@ -41,19 +41,19 @@ def step(optimizer: Optimizer) -> bool:
     for some, of_set in zip(alike.values(), states, strict=True):
         needed = STATE[type(optimizer)] if some[0].get("momentum", 1) else set()
         if not all(needed <= state.keys() for state in of_set):
-            return False  # a first step makes it
+            return False  # the optimizer's own first step makes the state
     for some, parameters, of_set in zip(alike.values(), sets, states, strict=True):
         joint(some[0], parameters, [group["lr"] for group in some for _ in group["params"]], of_set)
     return True
 
 
 def _by_foreach(groups: Sequence[Group]) -> bool:
-    """Whether torch would take its `foreach` implementations, and these are those below."""
+    """Whether torch would use its `foreach` implementations, in the form that is copied below."""
     parameters = [parameter for group in groups for parameter in group["params"]]
     kinds = {(parameter.device, parameter.dtype) for parameter in parameters}
     if len(kinds) > 1 or parameters[0].is_complex():
         return False
-    on_gpu = parameters[0].is_cuda  # where torch takes them by itself
+    on_gpu = parameters[0].is_cuda  # where torch uses them by default
     for group in groups:
         if not (on_gpu if group.get("foreach") is None else group["foreach"]) or any(map(group.get, OTHERS)):
             return False
@@ -61,12 +61,12 @@ def _by_foreach(groups: Sequence[Group]) -> bool:
 
 
 def gradients_of(parameters: Tensors) -> Any:
-    """In their order."""
+    """The parameters' gradients, in their order."""
     return [parameter.grad for parameter in parameters]
 
 
 def _sgd(group: Group, parameters: Tensors, rates: Sequence[float], states: Sequence[dict[str, Any]]) -> None:
-    """`torch.optim.sgd._multi_tensor_sgd`."""
+    """As `torch.optim.sgd._multi_tensor_sgd`."""
     gradients = gradients_of(parameters)
     if group["weight_decay"] != 0:
         gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
@@ -79,13 +79,13 @@ def _sgd(group: Group, parameters: Tensors, rates: Sequence[float], states: Sequ
         else:
             gradients = buffers
     at = 0
-    for rate, some in groupby(rates):  # torch adds a multiple in one rounding, which no call for several rates has
+    for rate, some in groupby(rates):  # torch multiplies and adds with one rounding; no call does so for several rates
         begin, at = at, at + len(list(some))
         torch._foreach_add_(parameters[begin:at], gradients[begin:at], alpha=-rate)
 
 
 def _adam(group: Group, parameters: Tensors, rates: Sequence[float], states: Sequence[dict[str, Any]]) -> None:
-    """`torch.optim.adam._multi_tensor_adam`, of AdamW as well."""
+    """As `torch.optim.adam._multi_tensor_adam`, also for AdamW."""
     beta1, beta2 = group["betas"]
     gradients = gradients_of(parameters)
     steps, averages, squares = ([state[key] for state in states] for key in ("step", "exp_avg", "exp_avg_sq"))
@@ -108,4 +108,4 @@ def _adam(group: Group, parameters: Tensors, rates: Sequence[float], states: Seq
 Joint = Callable[[Group, Tensors, Sequence[float], Sequence[dict[str, Any]]], None]
 JOINT: dict[type[Optimizer], Joint] = {SGD: _sgd, Adam: _adam, AdamW: _adam}
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
-STATE = {SGD: {"momentum_buffer"}, Adam: MOMENTS, AdamW: MOMENTS}  # of each parameter, that a step reads
+STATE = {SGD: {"momentum_buffer"}, Adam: MOMENTS, AdamW: MOMENTS}  # the state that a step reads, per parameter

@@ -1,11 +1,11 @@
-"""Activation recomputation by stage: only the stage's input is kept, and its forward run again before the backward.
+"""Activation recomputation by stage: only the stage's input is kept, and its forward runs again before the backward.
 
-What the second forward reads is what the backward reads: the forward's own version where it is stashed, otherwise the
-weights that are live (corrected, predicted) then.
+The second forward reads what the backward reads: the first forward's version if weights are stashed, otherwise the
+weights that are live (or corrected, or predicted) by then.
 
-With several stages to a segment (PipeMare Recompute, appendices A.3 and D) only the first stage's input is kept, and
-the segment's forwards run again shortly before its gradient arrives (`schedules.library.pipemare`), with weights of an
-age between: tau_bkwd <= tau_recomp < tau_fwd. T2 corrects what the recomputation reads by tau_fwd - tau_recomp.
+With several stages in a segment (PipeMare Recompute, appendices A.3 and D) only the first stage's input is kept. The
+segment's forwards run again shortly before the gradient arrives (`schedules.library.pipemare`), with weights of an age
+in between: tau_bkwd <= tau_recomp < tau_fwd. T2 corrects what the recomputation reads by tau_fwd - tau_recomp.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 def fresh(value: Any) -> Any:
-    """The same tensors without history: leaves that collect gradients where their originals had a history."""
-    if isinstance(value, Mapping):  # a minibatch's inputs, into which no gradient goes
+    """The same tensors as leaves of a new graph; those that required gradients still do."""
+    if isinstance(value, Mapping):  # a minibatch's inputs, which need no gradient
         return value
     leaves = tuple(t.detach().requires_grad_(t.requires_grad) for t in as_tuple(value))
     return leaves if isinstance(value, tuple) else leaves[0]
 
 
 def backward_through(output: Any, gradients: Gradients | None, inputs: Any) -> Gradients:
-    """Run the backward of one stage; returns the gradients of those of its inputs that want one.
+    """Run the backward of one stage; returns the gradients of its inputs that require one.
 
     Args:
-        gradients: of those outputs that want one; one that nothing was computed from has none. None: the output is the
-            loss.
+        gradients: one for each output that requires one; None for an output that nothing was computed from. None in
+            place of all: the output is the loss.
     """
     outputs = [t for t in as_tuple(output) if t.requires_grad]
     if gradients is None:
@@ -51,12 +51,12 @@ def backward_through(output: Any, gradients: Gradients | None, inputs: Any) -> G
 
 
 def differentiable(inputs: Any) -> list[torch.Tensor]:
-    """Those of a stage's inputs that want a gradient."""
+    """The inputs of a stage that require a gradient."""
     return [t for t in as_tuple(inputs) if isinstance(t, torch.Tensor) and t.requires_grad]
 
 
 def segments_of(stages: int, size: int) -> list[range]:
-    """The stages (from 1) in segments of `size`; the last may be shorter."""
+    """The stages (from 1) divided into segments of `size`; the last may be shorter."""
     return [range(first, min(first + size, stages + 1)) for first in range(1, stages + 1, size)]
 
 
@@ -64,7 +64,7 @@ def segmented(method: Method, stages: int, minibatches: int, microbatches: int, 
     """The method's schedule with recomputation in segments of `size` stages.
 
     Raises:
-        PipelagError: a method whose pipeline is not PipeMare's, or whose forward reads anything but live weights.
+        PipelagError: the method's pipeline is not PipeMare's, or its forward reads anything but live weights.
     """
     if method.build is not pipemare or method.random is not None or method.held or method.forward_reads != "live":
         raise PipelagError(
@@ -75,9 +75,9 @@ def segmented(method: Method, stages: int, minibatches: int, microbatches: int, 
 
 
 def recompute_lags(method: Method, stages: int, microbatches: int, size: int) -> list[tuple[int, ...]]:
-    """Per stage and microbatch, how many updates lie between what its recomputation reads and its own update.
+    """Per stage and microbatch, tau_recomp: the updates between the weights that a recomputation reads and its update.
 
-    Derived from the schedule; a stashed recomputation reads what its forward read.
+    It is derived from the schedule. With stashed weights, the recomputation reads what its forward read.
     """
     schedule = segmented(method, stages, -(-2 * stages // microbatches) + 4, microbatches, size)
     forward, read = method.delays(stages, microbatches).forward_lags, versions(schedule)

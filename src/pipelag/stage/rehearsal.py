@@ -1,4 +1,4 @@
-"""Whether each phase's method can work with the optimizer: seen before the first step, not hours later."""
+"""Checks before the first step, instead of hours later, that each phase's method can work with the optimizer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pipelag.stage.weights import FlatParameters
 
 
 def check_optimizer(phases: Sequence[Phase], make: OptimizerFactory) -> None:
-    """Make the policies of the phases' stages, each over one parameter that stands for the stage's.
+    """Make the policy of every stage of every phase, over one stand-in parameter per stage.
 
     Raises:
-        PipelagError: what a policy refuses (a prediction over an optimizer without a rule for it, say).
+        PipelagError: a policy refuses the optimizer (a prediction with an optimizer that has no rule, say).
     """
     for phase in phases:
         method = phase.method
@@ -28,11 +28,11 @@ def check_optimizer(phases: Sequence[Phase], make: OptimizerFactory) -> None:
         numbers = range(1, phase.stages + 1)
         try:
             optimizer = group_by_stage(make, parameters, phase.stage_lr, numbers)
-        except OtherParameters:  # it looks for the model's own
+        except OtherParameters:  # the function looks for the model's own parameters
             continue
         except PipelagError:
             raise
-        except Exception:  # a function that wants to see the model's own parameters
+        except Exception:  # a user's function may fail without the model's own parameters
             continue
         for number, stand_ins in zip(numbers, parameters, strict=True):
             flat = FlatParameters(stand_ins)

@@ -1,9 +1,9 @@
 """bfloat16 with float32 masters: passes read rounded weights, updates are made in float32.
 
-The optimizer and the weight policy know the masters alone, so every version is kept in full; what a pass reads of one
-is its rounding, written where autograd finds it, so that a backward reads the bfloat16 weights of its own version.
-Matrices and kernels are rounded. Vectors (biases, what norms scale by) stay in float32: they are few, and a norm that
-had to cast them would keep a copy of the forward's for its backward (`pipelag.stage.guard`).
+The optimizer and the weight policy work on the masters alone, so every version is kept in float32. A pass reads the
+rounding of its version, written to the memory that autograd refers to, so that a backward reads the bfloat16 weights of
+its own version. Matrices and kernels are rounded. Vectors (biases, scales of norms) stay in float32: they are small,
+and a norm that had to cast them would keep a copy of the forward's for its backward (`pipelag.stage.guard`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Masters = Mapping[nn.Parameter, nn.Parameter]
 
 
 def computing(device: torch.device, bf16: bool) -> AbstractContextManager[Any]:
-    """With bf16, inside, matrix products and convolutions are of bfloat16; what needs more is computed in float32."""
+    """A context for forwards. With bf16, matrix products and convolutions are in bfloat16, and autocast is on."""
     return _computing(device) if bf16 else nullcontext()
 
 
 def differentiating(device: torch.device, bf16: bool) -> AbstractContextManager[Any]:
-    """For the backward passes of what ran inside of `computing`."""
+    """A context for the backwards of forwards that ran in `computing`."""
     return products(device) if bf16 else nullcontext()
 
 
@@ -40,14 +40,14 @@ def _computing(device: torch.device) -> Iterator[None]:
 
 
 class Rounding(dict[nn.Parameter, nn.Parameter]):
-    """Rounded parameters, each with its float32 master."""
+    """Rounded parameter -> its float32 master."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hooks: list[Any] = []
 
     def end(self) -> None:
-        """Let the parameters be their masters, in float32, again."""
+        """Give the parameters their masters' float32 weights again."""
         for hook in self.hooks:
             hook.remove()
         for parameter, master in self.items():
@@ -56,9 +56,9 @@ class Rounding(dict[nn.Parameter, nn.Parameter]):
 
 
 def masters_of(parameters: Iterable[nn.Parameter]) -> Rounding:
-    """Round the matrices among the parameters; returns the float32 master of each of them.
+    """Round the matrices among the parameters to bfloat16; returns the float32 master of each of them.
 
-    Every gradient is added to the master's in float32, as soon as a backward has made it.
+    As soon as a backward has made a gradient, a hook adds it to the master's gradient in float32.
     """
     masters = Rounding()
     for parameter in dict.fromkeys(parameters):
@@ -79,7 +79,11 @@ def _give(master: nn.Parameter, parameter: torch.Tensor) -> None:
 
 
 def gradients_of(loss: torch.Tensor, stages: Iterable[FlatParameters]) -> list[torch.Tensor | None]:
-    """What a backward would give to the masters and to what has none, in one call for all of either; None: nothing."""
+    """The gradients of `loss`, one per parameter of the stages, for masters in float32; None where there is none.
+
+    They do not pass through the hooks of `masters_of`, but are copied in one call for all rounded parameters and one
+    for all others.
+    """
     pairs = [pair for flat in stages for pair in zip(flat.read, flat.parameters, strict=True)]
     wanted = [read for read, _ in pairs if read.requires_grad]
     gradients = dict(zip(wanted, torch.autograd.grad(loss, wanted, allow_unused=True), strict=True))
@@ -97,12 +101,12 @@ def gradients_of(loss: torch.Tensor, stages: Iterable[FlatParameters]) -> list[t
 
 
 def hands_on(hook: Any) -> bool:
-    """Whether a parameter's hook is that of `masters_of`, and nothing else."""
+    """Whether a parameter's hook is the one that `masters_of` registers."""
     return isinstance(hook, partial) and hook.func is _give
 
 
 def in_full(module: nn.Module, masters: Masters | None) -> dict[str, Any]:
-    """A module's whole state with the masters for what is rounded; tensors are those in use, not copies."""
+    """A module's whole state, with masters in place of rounded parameters; the tensors are not copies."""
     state = whole_state(module)
     for name, parameter in module.named_parameters(remove_duplicate=False) if masters else ():
         state[name] = masters.get(parameter, parameter).data  # type: ignore[union-attr]
@@ -110,7 +114,7 @@ def in_full(module: nn.Module, masters: Masters | None) -> dict[str, Any]:
 
 
 def take_in_full(module: nn.Module, state: Mapping[str, Any], masters: Masters | None) -> None:
-    """The inverse: masters have what the state says, and the module's parameters show its rounding."""
+    """Load what `in_full` returned: into the masters as it is, into the rounded parameters rounded."""
     load_whole(module, state)
     for name, parameter in module.named_parameters() if masters else ():
         if parameter in masters:  # type: ignore[operator]
@@ -118,7 +122,7 @@ def take_in_full(module: nn.Module, state: Mapping[str, Any], masters: Masters |
 
 
 class RoundedParameters(FlatParameters):
-    """A stage's masters (and what has none), of which the model's parameters show the rounding."""
+    """A stage's masters, and its parameters that are not rounded, in flat buffers; the model reads the roundings."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], masters: Masters, apart: Mapping[nn.Parameter, int] | None = None
@@ -132,23 +136,26 @@ class RoundedParameters(FlatParameters):
 
     @property
     def held(self) -> list[torch.Tensor]:
-        """The weights, and what shows them."""
+        """The tensors that the weights occupy, with their roundings."""
         return self.buffers + self.shown
 
     @property
     def pointed(self) -> Iterable[nn.Parameter]:
-        """Those that are not rounded."""
+        """The parameters that are not rounded."""
         return (parameter for parameter, rounds in zip(self.parameters, self.rounds, strict=True) if not rounds)
 
     def point(self, buffers: list[torch.Tensor]) -> None:
-        """Round what lies in other buffers; what is not rounded lies in them."""
+        """Show the weights in other buffers: rounded parameters by copying, the others as views."""
         for parameter, view, rounds in zip(self.parameters, self.views(buffers), self.rounds, strict=True):
             if not rounds:
                 parameter.data = view
         publish([(self, buffers)])
 
     def roundings(self, buffers: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """(rounded parameters' memory, their masters in these buffers). Copies are not counted as changes of it."""
+        """(rounded parameters' data, their masters' views of these buffers).
+
+        Copying into the data does not raise the parameters' version counters.
+        """
         if isinstance(buffers, Laid) and buffers.rounded is not None:
             return self.shown, buffers.rounded
         masters = list(compress(self.views(buffers), self.rounds))
@@ -160,5 +167,5 @@ class RoundedParameters(FlatParameters):
 def flat_of(
     parameters: Iterable[nn.Parameter], masters: Masters | None, apart: Mapping[nn.Parameter, int] | None = None
 ) -> FlatParameters:
-    """A stage's weights in flat buffers; in bfloat16, its masters. `apart` is of those that the optimizer has."""
+    """A stage's weights in flat buffers; in bfloat16, its masters. `apart`: as in `FlatParameters`, of masters."""
     return FlatParameters(parameters, apart) if masters is None else RoundedParameters(parameters, masters, apart)

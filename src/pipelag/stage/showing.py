@@ -1,8 +1,8 @@
-"""How the parameters of a stage come to hold what a pass reads: by copies where they lie, or by reference.
+"""How a stage's parameters come to hold the weights that a pass reads: by copies in place, or by reference.
 
-A graph that waits for its backward keeps some weights as the parameter and some as a view of its memory. Where there
-are such views, other weights have to be written into the memory that its forward read. Else parameters may as well be
-pointed at other memory: that costs no copy, and the live weights stay where they are.
+A graph that waits for its backward has saved some weights as the parameter itself and some as a view of its memory. If
+there are such views, other weights for the backward have to be written into the memory that the forward read. If there
+are none, the parameters can be pointed at other memory, which takes no copy and leaves the live weights where they are.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pipelag.stage.policy import Content, StageWeights
 
 UNKNOWN: Content = ("", -1, 0.0)
-BROKEN = "this step was begun before and broke off; go on from a checkpoint"
+BROKEN = "this step was begun before and interrupted; continue from a checkpoint"
 
 
 class Copies:
-    """What stages copy, made in two calls for all of them at the end of a block, also of one that breaks off: versions
-    that are kept, then what takes their place.
+    """Collects the copies of several stages, and makes them in two calls when a `with` block ends or fails.
 
-    A stage's second copy may read what its first wrote, and no third follows before they are made.
+    The first call keeps live versions; the second overwrites the live buffers. The second copy of a stage may read what
+    the first one wrote. A stage asks for no third copy before these are made.
     """
 
     def __init__(self) -> None:
@@ -40,15 +40,15 @@ class Copies:
         self.make()
 
     def keep(self, stage: StageWeights, there: Buffers) -> None:
-        """Copy a stage's live version before its place is taken."""
+        """Copy a stage's live version before the live buffers are overwritten."""
         self.to_keep.append((stage, there))
 
     def show(self, stage: StageWeights, what: Buffers) -> None:
-        """Copy into a stage's live buffers."""
+        """Copy `what` into a stage's live buffers."""
         self.to_show.append((stage, what))
 
     def make(self) -> None:
-        """Make them all."""
+        """Make all copies that have been asked for."""
         to_keep, to_show, self.to_keep, self.to_show = self.to_keep, self.to_show, [], []
         if to_keep:
             there = [buffer for _, buffers in to_keep for buffer in buffers]
@@ -62,19 +62,21 @@ class Copies:
 
 
 class InPlace:
-    """Everything is copied into the live buffers, where parameters always lie: with several graphs alive (real workers,
-    recomputation), or where memory has an address for good (CUDA graphs)."""
+    """Copies what a pass reads into the live buffers; the parameters are always views of these.
+
+    For executors with several graphs alive at once (real workers, recomputation) or with fixed addresses (CUDA graphs).
+    """
 
     def __init__(self, weights: StageWeights) -> None:
         self.weights, self.content = weights, weights.alive
 
     @property
     def buffers(self) -> Buffers:
-        """What the parameters hold."""
+        """The buffers that the parameters are views of."""
         return self.weights.live
 
     def show(self, content: Content, apart: bool, forward: bool, copies: Copies) -> None:
-        """Let the parameters hold it, once the copies are made."""
+        """Let the parameters hold a content, once the copies are made."""
         weights, before = self.weights, self.content
         if content == before:
             return
@@ -85,7 +87,7 @@ class InPlace:
             source = weights.source(content)
             assert source is not None
             copies.show(weights, source)
-        elif weights.saved == weights.version:  # else a step broke off before the live version had left its place
+        elif weights.saved == weights.version:  # otherwise a step failed before the live version was overwritten
             copies.show(weights, weights.plain[weights.version % len(weights.plain)])
 
     def restore(self, copies: Copies) -> None:
@@ -93,41 +95,44 @@ class InPlace:
         self.show(self.weights.alive, False, False, copies)
 
     def check(self) -> None:
-        """No version is written over before its time."""
+        """Does nothing: no version that is still needed is ever overwritten."""
 
     def reset(self) -> None:
-        """The live buffers hold the live version: it is new, or was loaded."""
+        """Call when the live buffers hold the live version because it is new or was loaded."""
         self.content = self.weights.alive
 
 
 class ByReference:
-    """Parameters point at what their pass reads. Where a graph keeps views of what its forward read, and its backward
-    reads other weights, these are written there: into the place of a version that no later pass reads, or into one
-    buffer of their own, into which the forward's were copied. Convolutions and norms keep no views but the parameters
-    themselves, so that their backward reads what these point at by then. Which it is, is asked of the memory at every
-    backward until one finds somebody else's tensors there. Between two steps parameters lie in the live buffers.
+    """Points the parameters at the weights that a pass reads, for executors that run one microbatch at a time.
 
-    For an executor that takes one microbatch at a time through its forward and its backward.
+    Convolutions and norms save the parameters themselves, so that their backward reads whatever these point at by then.
+    Other layers save views of the memory that the forward read. If the backward is to read other weights, these are
+    written to that memory. It then has to be either the place of a version that no later pass reads, or a scratch
+    buffer into which the forward's weights were copied. Every backward checks by the memory's use count whether there
+    are views, until one backward has found some. Between two steps the parameters are views of the live buffers.
     """
 
     def __init__(self, weights: StageWeights) -> None:
         self.weights, self.content = weights, weights.alive
         self.buffers: Buffers = weights.live
         self.scratch: Buffers = []
-        self.apart: Buffers = []  # where a forward's weights lie that its backward writes over
-        self.read = self.overwritten = weights.alive  # by the last forward whose backward reads other weights
-        self.pointed: bool | None = None  # no backward has found views; None: none has looked for them yet
+        self.apart: Buffers = []  # holds the weights of a forward until its backward overwrites them
+        self.read = self.overwritten = weights.alive  # of the last forward whose backward reads other weights
+        self.pointed: bool | None = None  # True: no backward has found views; None: no backward has looked yet
 
     @torch.no_grad()
     def show(self, content: Content, apart: bool, forward: bool, copies: Copies | None = None) -> None:
-        """Let the parameters hold it, of a forward or a backward, at once. apart: these two read different weights.
+        """Let the parameters hold what a forward or a backward reads, at once.
+
+        Args:
+            apart: whether this forward and its backward read different weights.
 
         Raises:
-            PipelagError: it was written over by a step that broke off.
+            PipelagError: a step that failed has overwritten the content.
         """
         if content == self.content and not apart:
             return
-        self.content = UNKNOWN  # until it is there
+        self.content = UNKNOWN  # until the weights are in place
         if not apart:
             place = self.weights.source(content)
             assert place is not None
@@ -143,12 +148,12 @@ class ByReference:
         self.content = content
 
     def _point(self, place: Buffers) -> None:
-        self.buffers = []  # so that `restore` points all of them again if this breaks off
+        self.buffers = []  # so that `restore` points all parameters anew if this fails
         self.weights.flat.point(place)
         self.buffers = place
 
     def _begin(self, content: Content) -> None:
-        """A forward whose backward reads other weights."""
+        """Show what a forward reads whose backward reads other weights."""
         weights, place = self.weights, self.weights.source(content)
         assert place is not None
         self.apart, self.read = [], content
@@ -159,7 +164,7 @@ class ByReference:
         self._point(self.apart or place)
 
     def _place_of(self, content: Content) -> Buffers:
-        """Where a backward's weights lie by themselves."""
+        """The buffers with what a backward reads; computed now if it was not computed ahead."""
         weights, place = self.weights, self.weights.source(content)
         if place is None:
             ahead = weights.ahead()
@@ -168,7 +173,7 @@ class ByReference:
         return place
 
     def _write(self, content: Content) -> None:
-        """Let a backward's weights lie where its forward's did, of which there are views."""
+        """Write what a backward reads over what its forward read, since the graph has views of that memory."""
         weights = self.weights
         if self.buffers is not self.apart:
             self._set_aside()
@@ -182,7 +187,7 @@ class ByReference:
         publish([(weights.flat, self.apart)])
 
     def _set_aside(self) -> None:
-        """What the forward read may be written over; a version that later passes read goes on elsewhere."""
+        """Let the memory that the forward read be overwritten; first copy its version away if later passes read it."""
         if not self.weights.read_last(self.read):
             other = self.weights.like()
             torch._foreach_copy_(other, self.buffers)
@@ -192,18 +197,18 @@ class ByReference:
         self.apart = self.buffers
 
     def _apart(self, content: Content, place: Buffers) -> Buffers:
-        """Where a forward's weights are to lie that its backward writes over."""
+        """The buffers to hold what a forward reads, such that its backward may overwrite them."""
         weights = self.weights
         if not weights.read_last(content):
             self.scratch = self.scratch or (weights.plain[0] if len(weights.plain) == 1 else weights.like())
             return self.scratch
         if content == self.overwritten:
             raise PipelagError(BROKEN)
-        self.scratch = []  # the pipeline is full: from now on, the oldest version is it
+        self.scratch = []  # the pipeline is full: from now on, the oldest version's own buffers will do
         return place
 
     def restore(self, copies: Copies | None = None) -> None:
-        """Let the parameters hold the live version, where it lies."""
+        """Point the parameters at the live buffers, which hold the live version."""
         weights = self.weights
         if self.buffers is not weights.live:
             if self.buffers is self.apart and self.content == weights.alive and len(weights.plain) > 1:
@@ -214,7 +219,7 @@ class ByReference:
         self.scratch = [] if self.pointed else self.scratch
 
     def _keep(self) -> None:
-        """A backward read a copy of the live version: that is the one to keep, and its place is exchanged."""
+        """Keep the copy of the live version that a backward has read, by exchanging buffers with the ring."""
         weights, copy = self.weights, self.apart
         if weights.saved == weights.version:
             return
@@ -226,11 +231,11 @@ class ByReference:
         self.scratch = free if was_scratch else self.scratch
 
     def check(self) -> None:
-        """Raises `PipelagError` where a step that broke off has written over what it would read again."""
+        """Raise `PipelagError` if a step that failed has overwritten what it would read if it were repeated."""
         if self.overwritten != self.weights.alive:
             raise PipelagError(BROKEN)
 
     def reset(self) -> None:
-        """The live buffers hold the live version: it is new, or was loaded."""
+        """Call when the live buffers hold the live version because it is new or was loaded."""
         self.restore()
         self.overwritten = self.weights.alive

@@ -1,4 +1,4 @@
-"""What stages do around an update, all of them in a few calls: on a GPU each is a launch, everywhere Python."""
+"""The work around an update, done for all stages in a few calls, to save launches on a GPU and time in Python."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pipelag.methods.carriers import Buffers, Memory, add_all
 if TYPE_CHECKING:
     from pipelag.stage.policy import StageWeights
 
-SMALL = 1 << 20  # numbers of stages whose steps are held at once, but for one larger stage's
+SMALL = 1 << 20  # elements of the stages whose steps are held in memory at once (one larger stage goes alone)
 
 
 @torch.no_grad()
 def prepare(stages: Sequence[StageWeights]) -> None:
-    """Make what passes at the live versions read of them; the coming update's rates must be set."""
+    """Compute what passes read at the live versions; the coming update's rates must be set."""
     add_all([term for stage in stages if stage.readings and not stage.prepared for term in stage.made()])
     for stage in stages:
         stage.prepared = True
@@ -25,7 +25,7 @@ def prepare(stages: Sequence[StageWeights]) -> None:
 
 @torch.no_grad()
 def before_step(stages: Sequence[StageWeights]) -> None:
-    """The gradients are complete and the optimizer is about to step; they may be changed here."""
+    """Call when the gradients are complete, before the optimizer steps; may change the gradients."""
     for stage in stages:
         stage.complete()
     beginning = [stage for stage in stages if stage.previous]
@@ -37,7 +37,7 @@ def before_step(stages: Sequence[StageWeights]) -> None:
 
 
 def after_step(stages: Sequence[StageWeights]) -> None:
-    """The optimizer has stepped: the next versions are live. `prepare` has to follow before a pass reads them."""
+    """Call when the optimizer has stepped: the next versions become live. Call `prepare` before a pass reads them."""
     for stage in stages:
         stage.steps += 1
     watched = [stage for stage in stages if stage.watched]
@@ -52,7 +52,7 @@ def after_step(stages: Sequence[StageWeights]) -> None:
 
 
 def _remember(stages: Sequence[StageWeights]) -> None:
-    """Tell these stages' memories what the update has added."""
+    """Tell these stages' memories how the update changed the weights."""
     moved = [stage for stage in stages if stage.previous]
     lived, begun = _all(stage.live for stage in moved), _all(stage.begun for stage in moved)
     made = iter(torch._foreach_sub(lived, begun) if lived else ())
@@ -66,7 +66,7 @@ def _remember(stages: Sequence[StageWeights]) -> None:
 
 
 def _batches(stages: Sequence[StageWeights]) -> Iterator[list[StageWeights]]:
-    """Stages that follow one another, as many as make small steps: those of large ones would fill the memory."""
+    """Split the stages into consecutive groups of at most `SMALL` elements, since their steps are held in memory."""
     batch: list[StageWeights] = []
     numbers = 0
     for stage in stages:

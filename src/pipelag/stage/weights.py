@@ -1,8 +1,8 @@
-"""Weights in one flat buffer per stage, the parameters as views into it.
+"""A stage's weights in flat buffers, with the parameters as views into them.
 
-Autograd keeps a saved weight by reference and checks a version counter that every in-place operation on the parameter
-raises. Writing to the *flat buffer* changes what the parameter holds without touching the parameter's counter, which
-is exactly "the backward pass runs with other weights than the forward pass".
+Autograd saves a weight by reference and checks a version counter that every in-place operation on the parameter
+increments. Writing to the *flat buffer* changes what the parameter holds without touching the parameter's counter. That
+lets a backward pass run with other weights than its forward pass.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch import nn
 
 
 class Laid(list[torch.Tensor]):
-    """Flat buffers that keep the views of them that the parameters of a stage would be, once these are asked for."""
+    """Flat buffers of a stage that keep their views, once these have been asked for."""
 
-    views: list[torch.Tensor] | None = None
-    pieces: list[torch.Tensor] | None = None  # as `pipelag.stage.flat_step` takes them
-    rounded: list[torch.Tensor] | None = None  # of the views, as `pipelag.stage.rounded` takes them
+    views: list[torch.Tensor] | None = None  # one per parameter
+    pieces: list[torch.Tensor] | None = None  # for `pipelag.stage.flat_step`
+    rounded: list[torch.Tensor] | None = None  # the `views` that `pipelag.stage.rounded` rounds
 
     @property
     def cut(self) -> list[torch.Tensor]:
-        """The views of them that are kept."""
+        """The views that are kept, without the buffers themselves."""
         return [tensor for tensor in (*(self.views or ()), *(self.pieces or ())) if all(tensor is not b for b in self)]
 
 
@@ -32,22 +32,25 @@ class FlatParameters:
     """The parameters of one stage, made views of one buffer per (dtype, device, group of the optimizer).
 
     Sizes, strides (channels_last weights stay so) and values are unchanged, and the `Parameter` objects stay the same.
-    `apart`: which of the stage's groups a parameter is in, where there are several (`pipelag.stage.optimizers.apart`).
+
+    Args:
+        apart: if the stage has several groups in the optimizer, the one that each parameter is in
+            (`pipelag.stage.optimizers.apart`).
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], apart: Mapping[nn.Parameter, int] | None = None) -> None:
         self.parameters = list(dict.fromkeys(parameters))
-        self.read = self.parameters  # what passes read of them, in the same order
+        self.read = self.parameters  # the parameters that passes read, in the same order
         groups: dict[tuple[torch.dtype, torch.device, int], list[nn.Parameter]] = {}
         for parameter in self.parameters:
             group = apart.get(parameter, 0) if apart else 0
             groups.setdefault((parameter.dtype, parameter.device, group), []).append(parameter)
-        self.groups = [group for _, _, group in groups]  # that of each buffer
+        self.groups = [group for _, _, group in groups]  # of each buffer
         self.buffers = Laid()
-        self.places: dict[nn.Parameter, tuple[int, int]] = {}  # the buffer that holds a parameter, and where in it
+        self.places: dict[nn.Parameter, tuple[int, int]] = {}  # index of a parameter's buffer, and offset in it
         for (dtype, device, _), members in groups.items():
-            # Each view starts on a 64-byte boundary, so vector kernels split it as they split a tensor of its own:
-            # without that, results could differ in the last bit from plain training.
+            # Each view starts on a 64-byte boundary, so that vector kernels split it as they split a separate tensor.
+            # Otherwise results could differ in the last bit from those of plain training.
             step = 64 // torch.empty((), dtype=dtype).element_size()
             sizes = [-(-parameter.numel() // step) * step for parameter in members]
             flat = torch.zeros(sum(sizes), dtype=dtype, device=device)
@@ -66,7 +69,7 @@ class FlatParameters:
         return Laid(torch.zeros_like(buffer) for buffer in self.buffers)
 
     def views(self, buffers: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The parameters' places in buffers of the same layout, in the order of `parameters`."""
+        """Views of buffers of the same layout, one per parameter, in the order of `parameters`."""
         if isinstance(buffers, Laid) and buffers.views is not None:
             return buffers.views
         views = [
@@ -80,40 +83,43 @@ class FlatParameters:
 
     @property
     def held(self) -> list[torch.Tensor]:
-        """What the weights take up."""
+        """The tensors that the weights occupy."""
         return self.buffers
 
     def point(self, buffers: list[torch.Tensor]) -> None:
-        """Let the parameters lie in other buffers of the same layout."""
+        """Make the parameters views of other buffers of the same layout."""
         for parameter, view in zip(self.parameters, self.views(buffers), strict=True):
             parameter.data = view
 
     @property
     def pointed(self) -> Iterable[nn.Parameter]:
-        """The parameters that `point` lets lie in other buffers."""
+        """The parameters that `point` makes views of other buffers."""
         return self.parameters
 
     def alone(self, buffers: list[torch.Tensor]) -> bool:
-        """Whether in buffers that the parameters point at nobody else's tensors lie: no graph keeps a view of them."""
+        """Whether no autograd graph keeps a view of these buffers, which the parameters point at.
+
+        It is so if the use count of their memory is explained by the buffers, their kept views and the parameters.
+        """
         uses = Counter(map(_memory, buffers))
         uses.update(map(_memory, self.pointed))
         uses.update(map(_memory, buffers.cut if isinstance(buffers, Laid) else ()))
-        # One more is what `_memory` asks.
+        # The call that asks for the count is one use more.
         return all(torch._C._storage_Use_Count(each) == uses[each] + 1 for each in map(_memory, buffers))  # type: ignore[attr-defined]
 
     def roundings(self, buffers: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """(all that shows weights otherwise, their places in these buffers); see `pipelag.stage.rounded`."""
+        """(rounded parameters, their masters' views of these buffers); none here, see `pipelag.stage.rounded`."""
         return [], []
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """The memory that a tensor lies in, which others may lie in, too."""
+    """The identity of a tensor's storage, which tensors that share memory have in common."""
     return tensor.untyped_storage()._cdata
 
 
 @torch.no_grad()
 def publish(changed: Iterable[tuple[FlatParameters, list[torch.Tensor]]]) -> None:
-    """Tell who shows stages' weights otherwise what they are in these buffers: in one call for all stages."""
+    """Copy stages' weights, as these buffers have them, into their rounded parameters, in one call for all stages."""
     there, what = list[torch.Tensor](), list[torch.Tensor]()
     for flat, buffers in changed:
         shown, places = flat.roundings(buffers)
@@ -134,16 +140,16 @@ def _dense(tensor: torch.Tensor) -> bool:
 
 
 def whole_state(module: nn.Module) -> dict[str, Any]:
-    """A module's state, with the buffers that its `state_dict` leaves out: a running mean may be one of these."""
+    """A module's state, including the buffers that its `state_dict` leaves out (a running mean may be one)."""
     state: dict[str, Any] = module.state_dict()
     return state | {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in state}
 
 
 def load_whole(module: nn.Module, state: Mapping[str, Any]) -> None:
-    """The inverse; of buffers that a `state_dict` leaves out, those that the state has.
+    """Load what `whole_state` returned; buffers that a `state_dict` leaves out may be missing from it.
 
     Raises:
-        RuntimeError: it is another module's.
+        RuntimeError: the state is another module's.
     """
     named = module.state_dict().keys()
     buffers = {name: buffer for name, buffer in module.named_buffers(remove_duplicate=False) if name not in named}
@@ -153,16 +159,16 @@ def load_whole(module: nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def shadows(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """Parameters that share the given ones' storage but not their version counters.
+    """New parameters that share the storage of the given ones but not their version counters.
 
-    An optimizer steps on these, so that an update between a minibatch's forward and its backward does not trip
-    autograd's check. Each `.grad` has to be handed over before the step (`hand_over`).
+    The optimizer steps on these, so that an update between a minibatch's forward and its backward does not fail
+    autograd's check. Hand the gradients over to them before each step (`hand_over`).
     """
     return [marked(nn.Parameter(p.data, requires_grad=p.requires_grad), p) for p in parameters]
 
 
 def marked(parameter: nn.Parameter, like: nn.Parameter) -> nn.Parameter:
-    """With the attributes that a user has given to another, by which an optimizer's groups may go."""
+    """Copy to a parameter the attributes that a user has set on another, since optimizers may form groups by them."""
     parameter.__dict__.update({name: value for name, value in vars(like).items() if not name.startswith("_")})
     return parameter
 

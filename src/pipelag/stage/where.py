@@ -1,4 +1,4 @@
-"""Where a user's own code failed, found from its traceback: nothing is spent on it while all goes well."""
+"""Finds from a traceback where a user's code failed, at no cost to runs that do not fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelag.errors import PipelagError
 
 
 def noted(error: BaseException, step: int, stages: Sequence[nn.Module]) -> None:
-    """Add a line to an error: the minibatch, and the layer or the loss or the update, with the shapes that came."""
+    """Add a note to an error: the minibatch, and the layer (with its input's shape), the loss or the update."""
     if isinstance(error, PipelagError) or any(
         str(note).startswith("in step ") for note in getattr(error, "__notes__", ())
     ):
@@ -32,7 +32,7 @@ def noted(error: BaseException, step: int, stages: Sequence[nn.Module]) -> None:
 
 
 def layer_in(frame: FrameType, stages: Sequence[nn.Module]) -> tuple[int, str] | None:
-    """The stage whose forward a frame is in, and the layer that it calls there, with the shapes that came."""
+    """(stage, layer and its input's shape) if the frame is in a stage's forward, else None."""
     known = frame.f_locals
     if frame.f_code.co_name != "forward" or "module" not in known:
         return None
@@ -46,13 +46,13 @@ def layer_in(frame: FrameType, stages: Sequence[nn.Module]) -> tuple[int, str] |
 
 
 def layer_of(error: BaseException, model: nn.Module) -> str:
-    """The layer of a whole model in which an error was raised, with the shapes that came."""
+    """The layer of a whole model in which an error was raised, with its input's shape."""
     layers = [layer_in(frame, [model]) for frame, _ in walk_tb(error.__traceback__)]
     return next((layer[1] for layer in layers if layer), "the model")
 
 
 def shape_of(value: Any) -> str:
-    """The shapes of what passes between layers."""
+    """The shapes of a value that passes between layers, as text."""
     if isinstance(value, torch.Tensor):
         return str(list(value.shape))
     if isinstance(value, (tuple, list)):

@@ -1,1 +1,1 @@
-"""PipeMare's theory: the quadratic model under delay, and the memory and utilisation formulas."""
+"""Theory: PipeMare's quadratic model and cost formulas, prediction rules studied alone, and methods at scale."""

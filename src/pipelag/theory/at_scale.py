@@ -1,7 +1,7 @@
 """What each method would cost on 64 to 4,096 GPUs: the study behind docs/scale.md.
 
-Of every method and number of GPUs, the layout with the highest throughput on paper among those that fit into memory,
-its time by the timed executor, and the staleness that its schedule brings.
+For every method and number of GPUs, the study takes the layout with the highest throughput on paper among those that
+fit into memory, times it in the timed executor, and derives the staleness of its schedule.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ METHODS = {
     "PipeOptim": "pipeoptim",
     "SpecTrain": "spectrain",
 }
-MOMENTS, GRADIENT, MASTER = 8, 4, 4  # bytes of a parameter: Adam's two, and what stays in float32 beside
-REHEARSED = (1, 4, 4)  # stage, stages, microbatches at which a method's traffic is counted, per byte of weights
-SMALL, LARGE = 1, 16  # samples of the two profiles between and beyond which times and bytes go in a straight line
+MOMENTS, GRADIENT, MASTER = 8, 4, 4  # bytes per parameter, all in float32: Adam's two moments, gradient, master
+REHEARSED = (1, 4, 4)  # (stage, stages, microbatches) for which a method's traffic per byte of weights is counted
+SMALL, LARGE = 1, 16  # samples of the two profiles from which times and bytes are interpolated and extrapolated
 
 
 def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
-    """Rows {method, gpus, ...}; options: `pipelag.runs.kinds.options.AtScale`.
+    """A row per method and number of GPUs, after one for the model; options: `pipelag.runs.kinds.options.AtScale`.
 
-    A row: `stages`, `replicas`, `microbatches`, `samples` (of a microbatch), `recompute`; `on_paper`, `timed` (seconds
-    of an update), `ideal` (of it with all GPUs always computing, nothing sent and nothing updated), `memory` (bytes of
-    the fullest GPU), `late` (updates that the first stage's forwards miss), `gap` (of these, those that its backward
-    does not miss), `copies` (of the first stage's weights), `leaving` (bytes out of the busiest server per update).
-    Where nothing fits: `why`.
+    A row has `method` and `gpus`; the layout: `stages`, `replicas`, `microbatches`, `samples` (per microbatch),
+    `recompute`; seconds per update: `on_paper`, `timed`, and `ideal` (if all GPUs always computed, and sending and
+    updating took no time); `memory` (bytes on the fullest GPU); for the first stage: `late` (tau_fwd in updates), `gap`
+    (tau_fwd - tau_bkwd), `copies` (of its weights); and `leaving` (bytes that leave the busiest server per update). If
+    no layout fits, it has `why` in place of all but the first two.
     """
     sheet = data_sheet(options["sheet"])
     machine = Machine(sheet, **options["machine"])
@@ -61,7 +61,7 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
 
 
 def row_of(fleet: Fleet) -> dict[str, Any]:
-    """What the best layout costs."""
+    """The row of the best layout (see `study`)."""
     chosen = fleet.best()
     if chosen is None:
         return {"why": why_none(fleet)}
@@ -73,7 +73,7 @@ def row_of(fleet: Fleet) -> dict[str, Any]:
         late = delays.forward[0]
         gap = late - delays.backward[0]
         copies = fleet.method.weight_copies(layout.stages, layout.microbatches)[0]
-    once = sum(layer.total_ms for layer in fleet.work.profile(fleet.work.batch).layers) / 1e3  # one after the other
+    once = sum(layer.total_ms for layer in fleet.work.profile(fleet.work.batch).layers) / 1e3  # seconds on one GPU
     return {
         "stages": layout.stages,
         "replicas": layout.replicas,
@@ -92,7 +92,7 @@ def row_of(fleet: Fleet) -> dict[str, Any]:
 
 
 def why_none(fleet: Fleet) -> str:
-    """In words."""
+    """Why no layout fits, in words."""
     tried = [fleet.memory(layout) for layout in fleet.layouts()]
     if not tried:
         return why_no_layout(fleet)
@@ -103,7 +103,7 @@ def why_none(fleet: Fleet) -> str:
 
 
 def why_no_layout(fleet: Fleet) -> str:
-    """In words, where GPUs or samples cannot be divided."""
+    """Why there is no layout at all, in words: the GPUs or the samples cannot be divided."""
     depths, batch = fleet.depths(), fleet.work.batch
     if not depths:
         layers = len(fleet.work.profile(1).layers)
@@ -116,7 +116,7 @@ def why_no_layout(fleet: Fleet) -> str:
 
 @lru_cache(maxsize=64)
 def numbers_of(name: str | None, mixed: bool) -> Numbers:
-    """What a method with Adam holds and moves of a parameter, by rehearsing it; moved: each step as one kernel."""
+    """The bytes that a method with Adam holds and moves per parameter, found by rehearsing it with fused kernels."""
     import torch
 
     from pipelag.timing.rehearsal import rehearse
@@ -129,7 +129,7 @@ def numbers_of(name: str | None, mixed: bool) -> Numbers:
 
 
 def gpt_profiles(options: Mapping[str, Any], flops: float) -> Callable[[int], Profile]:
-    """By the formulas, its matrix products at `efficiency` of the peak rate."""
+    """Samples -> profile of a GPT, from its formulas; matrix products run at `efficiency` of the peak rate `flops`."""
     gpt, rate = GPT.model_validate(options["model"]["gpt"]), flops * options["efficiency"]
 
     @lru_cache(maxsize=256)
@@ -152,7 +152,7 @@ def gpt_profiles(options: Mapping[str, Any], flops: float) -> Callable[[int], Pr
 
 
 def network_profiles(options: Mapping[str, Any]) -> Callable[[int], Profile]:
-    """By the roofline, for `SMALL` and `LARGE` samples; for others on the line through these."""
+    """Samples -> profile of a network, on the straight line through its rooflines for `SMALL` and `LARGE` samples."""
     import torch
 
     from pipelag.models import build
@@ -183,7 +183,7 @@ def network_profiles(options: Mapping[str, Any]) -> Callable[[int], Profile]:
 
 
 def between(a: LayerTime, b: LayerTime, share: float) -> LayerTime:
-    """On the straight line from one to the other, 0 and 1 being these."""
+    """A layer's times and bytes on the straight line through `a` (at share 0) and `b` (at share 1)."""
 
     def line(name: str) -> float:
         first, last = float(getattr(a, name)), float(getattr(b, name))

@@ -1,4 +1,4 @@
-"""Activations that stages cache, with and without recomputation, counted over the schedule (PipeMare A.2, A.3, D)."""
+"""How many activations stages cache, with and without recomputation, counted on the schedule (PipeMare A.2, A.3, D)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from pipelag.schedules.library import pipemare
 
 
 def segment_of(size: int | str, count: int) -> int:
-    """The stages (or microbatches) of a segment: a number, or "root", the integer nearest to the square root."""
+    """The number of stages (or microbatches) in a segment; "root": the integer nearest to the root of `count`."""
     if size == "root":
         low = isqrt(count)
         return low if count - low**2 <= (low + 1) ** 2 - count else low + 1
     if not isinstance(size, int) or not 1 <= size <= count:
-        raise PipelagError(f"a segment has 1 to {count} stages, or 'root' of them, not {size!r}")
+        raise PipelagError(
+            f"a segment should have 1 to {count} stages, or 'root' (the square root of {count}), not {size!r}"
+        )
     return size
 
 
 def passes(stages: int, segment: int = 0) -> dict[int, dict[str, int]]:
-    """The cycles of one microbatch's passes at each stage, by PipeMare's schedule; it enters in cycle 0."""
+    """Stage -> kind of pass -> its cycle, for one microbatch that enters PipeMare's pipeline in cycle 0."""
     plan = pipemare(stages, 1, segment=segment)
     assert plan.cycles is not None
     clock: dict[int, dict[str, int]] = {stage: {} for stage in range(1, stages + 1)}
@@ -30,12 +32,12 @@ def passes(stages: int, segment: int = 0) -> dict[int, dict[str, int]]:
 
 
 def asynchronous(stages: int, segment: int | None = None) -> list[int]:
-    """Microbatch activations cached by each stage of an asynchronous pipeline in its steady state.
+    """How many microbatches' activations each stage of an asynchronous pipeline caches in the steady state.
 
-    One microbatch enters per cycle, so a stage caches as many as the cycles for which it keeps one: from its forward
-    to its backward, 2(P-i)+1 (A.2). With recomputation only a segment's first stage does, whose input is its
-    activation; the j-th stage (from 1) keeps what it computes again from then to its backward, both cycles counted:
-    2(S-j)+1 (A.3).
+    One microbatch enters per cycle, so a stage caches as many activations as the number of cycles for which it keeps
+    one. Without recomputation, that is from its forward to its backward: 2(P-i)+1 (A.2). With recomputation, only a
+    segment's first stage keeps its input for so long. The j-th stage (from 1) of a segment of S keeps an activation
+    from its recomputation to its backward, both cycles included: 2(S-j)+1 (A.3).
     """
     held = []
     for stage, at in passes(stages, segment or 0).items():
@@ -45,10 +47,10 @@ def asynchronous(stages: int, segment: int | None = None) -> list[int]:
 
 
 def synchronous(stages: int, microbatches: int, segment: int | None = None) -> list[int]:
-    """The same for GPipe: all microbatches of a minibatch at once; with recomputation, in segments of stages (A.3).
+    """How many microbatches' activations each stage of GPipe caches, with N = `microbatches` per minibatch (A.3).
 
-    Without: every stage caches N. With segments of S stages the first caches N inputs, and the others as many as
-    PipeMare's, at most N.
+    Without recomputation, every stage caches N. With segments of S stages, a segment's first stage caches N inputs, and
+    the others cache as many as in PipeMare, but at most N.
     """
     if segment is None:
         return [microbatches] * stages

@@ -1,8 +1,8 @@
-"""How far each optimizer's prediction rule is off (PipeOptim, table I): foreseen weights against those that come.
+"""How far each optimizer's prediction rule (PipeOptim, table I) is off: predicted weights against the true ones.
 
-A weight vector is stepped by the optimizer itself, along gradients whose mean is constant; every so many updates the
-weights s updates ahead are foreseen by the rule of `pipelag.methods.prediction` and compared once they are there.
-Without noise the rules are exact, but for what they leave out (a decoupled weight decay, ambiguity D4).
+The optimizer steps a weight vector along gradients whose mean is constant. In the last third of the steps, the rule of
+`pipelag.methods.prediction` predicts the weights s updates ahead, which are compared with the true ones once these are
+there. Without noise the rules are exact, except for what they leave out (a decoupled weight decay, ambiguity D4).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from pipelag.errors import PipelagError, unknown
 
-SIZE = 64  # weights
-DAMPENING, DECAY = 0.9, 0.1  # of the optimizers whose name says so
+SIZE = 64  # of the weight vector
+DAMPENING, DECAY = 0.9, 0.1  # of the optimizers named after them
 
 
 def optimizers() -> Mapping[str, Callable[[Any], Any]]:
-    """The optimizers of PipeOptim's table I, and what a user may bring."""
+    """The optimizers of PipeOptim's table I with variants, by name: functions of parameters."""
     import torch
 
     return {
@@ -32,12 +32,12 @@ def optimizers() -> Mapping[str, Callable[[Any], Any]]:
 
 
 def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
-    """Rows of one optimizer: {optimizer, horizons: [1, 2, 3], steps: 600, noise: 0.0}.
+    """The errors of one optimizer's predictions; options: {optimizer, horizons: [1, 2, 3], steps: 600, noise: 0.0}.
 
     Yields:
-        Per horizon s: `predicted`, the root mean square of foreseen minus true weights over weights and the last third
-        of the steps; `stale`, that of the weights as they were s updates ago minus the true ones; `share`, the one over
-        the other.
+        A row per horizon s, with root mean squares over all weights and the last third of the steps. `predicted`: of
+        the predicted minus the true weights. `stale`: of the weights s updates before minus the true ones. `share`:
+        `predicted` over `stale`.
     """
     import torch
 
@@ -48,7 +48,7 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
         raise unknown("optimizer of the study 'predictions'", options["optimizer"], known)
     horizons, steps = list(options.get("horizons", [1, 2, 3])), int(options.get("steps", 600))
     if not horizons or min(horizons) < 1 or steps < 3 * max(horizons):
-        raise PipelagError(f"horizons are 1 or more updates and a third of the {steps} steps at most, not {horizons}")
+        raise PipelagError(f"horizons should be from 1 update to a third of the {steps} steps, not {horizons}")
     draw = torch.Generator().manual_seed(seed)
     weight = torch.nn.Parameter(torch.randn(SIZE, generator=draw, dtype=torch.float64))
     mean = torch.randn(SIZE, generator=draw, dtype=torch.float64)

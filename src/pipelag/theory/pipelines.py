@@ -19,9 +19,9 @@ from pipelag.timing.timed import Timing, time_schedule
 class Pipeline:
     """A method's pipeline, derived from its schedule.
 
-    utilisation: busy share of the workers once the pipeline is full, forward and backward taking equally long.
-    forward_delays, backward_delays: per stage, in updates. copies: of its weights that each stage holds, the live ones
-    included.
+    utilisation: the busy share of the workers once the pipeline is full, if a forward takes as long as a backward.
+    forward_delays, backward_delays: per stage, in updates.
+    copies: per stage, how many copies of its weights it holds, including the live ones.
     """
 
     stages: int
@@ -33,7 +33,7 @@ class Pipeline:
 
 
 def pipeline(method: str, stages: int, microbatches: int) -> Pipeline:
-    """Of a method by name; its schedule is timed with equal stages, over what fills it and three minibatches more."""
+    """The pipeline of the method of that name. For the utilisation, its schedule is timed with equal stages."""
     chosen = get(method)
     delays = chosen.delays(stages, microbatches)
     return Pipeline(
@@ -48,14 +48,14 @@ def pipeline(method: str, stages: int, microbatches: int) -> Pipeline:
 
 @lru_cache(maxsize=64)
 def utilisation(build: Callable[..., Schedule], stages: int, microbatches: int) -> float:
-    """Of a schedule, which methods may share."""
+    """The utilisation of the schedule that `build` makes; cached, since several methods have the same schedule."""
     fill = -(-2 * stages // microbatches)
     plan = build(stages, fill + 3, microbatches=microbatches)
     return when_full(time_schedule(plan, [StageCost(1.0, 1.0)] * stages))
 
 
 def when_full(timing: Timing) -> float:
-    """The busy share of the workers while minibatches both come in and go out: of whole minibatches in between."""
+    """The busy share of the workers over whole minibatches, from the first that is done until the last one enters."""
     table = timing.schedule.table
     admitted = timing.start[(table.stages == 1) & (table.kinds == F)].max()
     ends = timing.end[(table.stages == 1) & (table.kinds == U)]

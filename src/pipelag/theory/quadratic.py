@@ -1,9 +1,9 @@
 """The quadratic model of delayed SGD (PipeMare section 3, appendix B): f(w) = lambda w^2 / 2 with stale gradients.
 
-Each variant's characteristic polynomial is A(x) + alpha B(x), linear in the step size alpha. Delayed SGD is stable
-where all its roots, the eigenvalues of the companion matrix, lie inside the unit circle. Roots move with alpha
-continuously, so stability ends where one crosses the circle: at x = exp(i omega) with alpha = -A/B real, which
-`largest_stable` finds.
+Each variant's characteristic polynomial is A(x) + alpha B(x), linear in the step size alpha. Delayed SGD is stable if
+all roots of the polynomial, the eigenvalues of its companion matrix, lie inside the unit circle. The roots move
+continuously with alpha, so stability ends where a root crosses the circle: at x = exp(i omega) with real alpha = -A/B.
+`largest_stable` finds that alpha.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipelag.errors import PipelagError
 
 @dataclass(frozen=True)
 class Characteristic:
-    """A(x) + alpha B(x)."""
+    """The characteristic polynomial A(x) + alpha B(x), with A = `constant` and B = `slope`."""
 
     constant: Polynomial
     slope: Polynomial
@@ -35,7 +35,7 @@ class Characteristic:
 
 
 def companion_eigenvalues(polynomial: Polynomial) -> np.ndarray:
-    """The eigenvalues of a polynomial's companion matrix: its roots."""
+    """The eigenvalues of a polynomial's companion matrix, which are its roots."""
     coefficients = polynomial.trim().coef
     degree = len(coefficients) - 1
     companion = np.zeros((degree, degree))
@@ -51,7 +51,7 @@ def _x(power: int) -> Polynomial:
 def _check(tau: int, *others: int) -> None:
     for delay in (tau, *others):
         if delay < 0:
-            raise PipelagError(f"a delay counts steps from 0 on, not {delay}")
+            raise PipelagError(f"a delay should be a number of steps from 0 on, not {delay}")
     if others and tau < max(others):
         raise PipelagError(f"the forward's delay {tau} cannot be below the backward's or the recomputation's {others}")
 
@@ -63,33 +63,36 @@ def delayed(tau: int, curvature: float = 1.0) -> Characteristic:
 
 
 def with_momentum(tau: int, beta: float, curvature: float = 1.0) -> Characteristic:
-    """With momentum (B.2): x^(tau+1) - (1+beta) x^tau + beta x^(tau-1) + alpha lambda, without a delay times x."""
+    """With momentum (B.2): x^(tau+1) - (1+beta) x^tau + beta x^(tau-1) + alpha lambda; for tau = 0, multiplied by x."""
     _check(tau)
     if not 0 <= beta <= 1:
-        raise PipelagError(f"momentum lies between 0 and 1, not {beta}")
+        raise PipelagError(f"momentum should be between 0 and 1, not {beta}")
     low = max(tau - 1, 0)
     return Characteristic(_x(low + 2) - (1 + beta) * _x(low + 1) + beta * _x(low), curvature * _x(low + 1 - tau))
 
 
 def with_discrepancy(forward: int, backward: int, delta: float, curvature: float = 1.0) -> Characteristic:
-    """Forward and backward of different ages (3.2, equation 5): the gradient is (lambda + Delta) w_f - Delta w_b."""
+    """Forward and backward with different delays (3.2, equation 5): gradient (lambda + Delta) w_f - Delta w_b."""
     _check(forward, backward)
     slope = Polynomial([curvature + delta]) - delta * _x(forward - backward)
     return Characteristic(_x(forward + 1) - _x(forward), slope)
 
 
 def corrected(forward: int, backward: int, delta: float, gamma: float, curvature: float = 1.0) -> Characteristic:
-    """With T2's correction (B.4): the backward reads w_b - (tau_f - tau_b) times the averaged step."""
+    """With T2's correction (B.4): the backward reads w_b - (tau_f - tau_b) * (the averaged step)."""
     return recomputed(forward, backward, backward, delta, 0.0, gamma, curvature)
 
 
 def recomputed(
     forward: int, backward: int, recompute: int, delta: float, phi: float, gamma: float, curvature: float = 1.0
 ) -> Characteristic:
-    """With recomputation, corrected alike (D.1): gradient (l + Delta) w_f - (Delta - Phi) w_b - Phi w_r."""
+    """With recomputation, w_b and w_r corrected by T2 (D.1).
+
+    The gradient is (lambda + Delta) w_f - (Delta - Phi) w_b - Phi w_r.
+    """
     _check(forward, backward, recompute)
     if not 0 <= gamma < 1:
-        raise PipelagError(f"the decay of T2's average lies from 0 to below 1, not {gamma}")
+        raise PipelagError(f"the decay of T2's average should be from 0 to below 1, not {gamma}")
     smooth, ones = Polynomial([-gamma, 1.0]), Polynomial([-1.0, 1.0])
 
     def read(weight: float, age: int) -> Polynomial:
@@ -103,40 +106,62 @@ def recomputed(
 def recomputed_plainly(
     forward: int, backward: int, recompute: int, delta: float, phi: float, curvature: float = 1.0
 ) -> Characteristic:
-    """With recomputation and no correction: three ages of weights in one gradient (D.1)."""
+    """With recomputation and no correction: weights with three delays in one gradient (D.1)."""
     _check(forward, backward, recompute)
     slope = Polynomial([curvature + delta]) - (delta - phi) * _x(forward - backward) - phi * _x(forward - recompute)
     return Characteristic(_x(forward + 1) - _x(forward), slope)
 
 
 def decay(d: float, gap: int) -> float:
-    """gamma = D^(1 / (tau_f - tau_b)) (section 3.2)."""
+    """T2's gamma = D^(1 / gap), with gap = tau_f - tau_b (section 3.2)."""
     if not 0 < d < 1:
-        raise PipelagError(f"the decay D lies between 0 and 1, not {d}")
+        raise PipelagError(f"the decay D should be between 0 and 1, not {d}")
     if gap < 1:
-        raise PipelagError(f"the backward is not behind the forward by {gap} steps: nothing to correct")
+        raise PipelagError(
+            f"the forward's delay should be greater than the backward's, not greater by {gap}: there is nothing to "
+            "correct"
+        )
     return float(d ** (1 / gap))
 
 
 def theory_decay(gap: int) -> float:
-    """gamma = 1 - 2 / (tau_f - tau_b + 1), at which the expansion at omega = 1 is free of Delta (B.4)."""
+    """gamma = 1 - 2 / (tau_f - tau_b + 1), with which the expansion at omega = 1 is free of Delta (B.4)."""
     return 1 - 2 / (gap + 1)
 
 
+def depends_on_delta(forward: int, backward: int, gamma: float) -> tuple[float, float, float]:
+    """What Delta multiplies in the corrected polynomial's value at omega = 1 and in its first two derivatives (B.4).
+
+    At a step size and a curvature of 1, neither of which changes where these are 0.
+    """
+    with_delta, without = (corrected(forward, backward, delta, gamma).slope for delta in (1.0, 0.0))
+    part = with_delta - without
+    return float(part(1.0)), float(part.deriv(1)(1.0)), float(part.deriv(2)(1.0))
+
+
+def free_of_delta(forward: int, backward: int) -> float:
+    """The gamma at which the second derivative at omega = 1 does not depend on Delta, found on the polynomial (B.4).
+
+    That derivative is linear in gamma, so two values of it give its zero.
+    """
+    at_zero, at_half = (depends_on_delta(forward, backward, gamma)[2] for gamma in (0.0, 0.5))
+    return 0.5 * at_zero / (at_zero - at_half)
+
+
 def on_circle(polynomial: Polynomial) -> Callable[[np.ndarray], np.ndarray]:
-    """The polynomial at exp(i omega), as a function of omega; the models' have few terms, so only those are summed."""
+    """The polynomial at exp(i omega) as a function of omega. Only nonzero terms are summed, of which there are few."""
     (powers,) = polynomial.coef.nonzero()
     factors = polynomial.coef[powers]
     return lambda omega: np.exp(1j * np.multiply.outer(omega, powers)) @ factors
 
 
 def imaginary_part(model: Characteristic) -> Callable[[np.ndarray], np.ndarray]:
-    """That of -A(x) times B(x)'s conjugate at x = exp(i omega), whose sign is that of -A/B's, as a function of omega.
+    """The imaginary part of -A(x) conj(B(x)) at x = exp(i omega), as a function of omega; its sign is that of -A/B's.
 
-    A and B have real coefficients: of their product with powers x^(i-j) a sum of sines is left, of few terms.
+    A and B have real coefficients, so the imaginary part of their product, with powers x^(i-j), is a sum of few sines.
     """
     a, b = np.asarray(model.constant.coef, dtype=float), np.asarray(model.slope.coef, dtype=float)
-    product, middle = np.convolve(a, b[::-1]), len(b) - 1  # the place of x^0
+    product, middle = np.convolve(a, b[::-1]), len(b) - 1  # the index of x^0
     after, before = product[middle + 1 :], product[:middle][::-1]
     odd = np.zeros(max(len(after), len(before)))
     odd[: len(after)] += after
@@ -147,9 +172,9 @@ def imaginary_part(model: Characteristic) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def polished(model: Characteristic, omegas: np.ndarray) -> np.ndarray:
-    """Zeros of the imaginary part to a float's last digits: two of Newton's steps by A and B themselves.
+    """Refine zeros of the imaginary part to a float's last digits, by two Newton steps on A and B themselves.
 
-    Near omega = 0 sines of large factors cancel each other, and what is left of them is no better than ten digits.
+    Near omega = 0, sines with large factors cancel, and `imaginary_part` is good to no more than ten digits there.
     """
     constant, slope = on_circle(model.constant), on_circle(model.slope)
 
@@ -165,22 +190,22 @@ def polished(model: Characteristic, omegas: np.ndarray) -> np.ndarray:
 
 
 def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, float]]:
-    """(alpha, omega) for every root on the unit circle at a positive step size, by growing alpha.
+    """(alpha, omega) for every root on the unit circle at a positive step size, in order of alpha.
 
-    -A/B at exp(i omega) is followed around the half circle; where its imaginary part changes sign, its zero is found by
-    bisection, and then by Newton's steps (`polished`).
+    -A/B at exp(i omega) is evaluated at `points` points of the upper half circle. Where its imaginary part changes
+    sign, bisection and then Newton steps (`polished`) find the zero.
     """
     omegas = np.linspace(0, np.pi, points + 1)[1:]
     imaginary = imaginary_part(model)
     values = imaginary(omegas)
     (changes,) = np.nonzero(np.sign(values[:-1]) * np.sign(values[1:]) < 0)
     low, high, below = omegas[changes], omegas[changes + 1], np.sign(values[changes])
-    for _ in range(24):  # all of them at once, to the half of the digits that Newton's first step doubles
+    for _ in range(24):  # to half of the digits; each Newton step doubles them
         middle = (low + high) / 2
         same = np.sign(imaginary(middle)) == below
         low, high = np.where(same, middle, low), np.where(same, high, middle)
-    zeros = [*polished(model, low), *omegas[:-1][values[:-1] == 0]]  # and those that lie on the grid
-    if abs(values[-1]) < 1e-9:  # omega = pi: both polynomials are real there
+    zeros = [*polished(model, low), *omegas[:-1][values[:-1] == 0]]  # and zeros on the grid itself
+    if abs(values[-1]) < 1e-9:  # omega = pi, where both polynomials are real
         zeros.append(np.pi)
     there = np.array(zeros, dtype=float)
     divisors = on_circle(model.slope)(there)
@@ -190,9 +215,9 @@ def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, 
 
 
 def largest_stable(model: Characteristic, points: int = 20_000) -> float:
-    """The step size up to which all smaller ones are stable; 0 where none is, infinity where all are.
+    """The largest step size below which all are stable; 0 if there is none, infinity if all step sizes are stable.
 
-    Stability can change only at a crossing; the eigenvalues between two crossings say which side is stable.
+    Stability can change only at a crossing. The eigenvalues between two crossings show whether that interval is stable.
     """
     bounds = [0.0, *(alpha for alpha, _ in crossings(model, points))]
     for i, low in enumerate(bounds):
@@ -205,23 +230,23 @@ def largest_stable(model: Characteristic, points: int = 20_000) -> float:
 
 
 def lemma_1(tau: int, curvature: float = 1.0) -> float:
-    """The largest stable step size without discrepancy: (2 / lambda) sin(pi / (4 tau + 2))."""
+    """Lemma 1: without discrepancy, the largest stable step size is (2 / lambda) sin(pi / (4 tau + 2))."""
     return 2 / curvature * sin(pi / (4 * tau + 2))
 
 
 def lemma_2(forward: int, backward: int, delta: float, curvature: float = 1.0) -> float:
-    """With discrepancy, an unstable step size exists up to here: min(2 / (Delta (t_f - t_b)), lemma 1's)."""
+    """Lemma 2: with discrepancy, some step size up to min(2 / (Delta (tau_f - tau_b)), lemma 1's bound) is unstable."""
     if delta <= 0:
-        raise PipelagError(f"lemma 2 is about a sensitivity Delta above 0, not {delta}")
+        raise PipelagError(f"lemma 2 needs a sensitivity Delta above 0, not {delta}")
     if forward <= backward:
         raise PipelagError(
-            f"lemma 2 is about a forward older than the backward, not delays of {forward} and {backward}"
+            f"lemma 2 needs a forward delay above the backward's, not delays of {forward} and {backward}"
         )
     return min(2 / (delta * (forward - backward)), lemma_1(forward, curvature))
 
 
 def lemma_3(tau: int, curvature: float = 1.0) -> float:
-    """With any momentum, an unstable step size exists up to here: (4 / lambda) sin(pi / (4 tau + 2))."""
+    """Lemma 3: with any momentum, some step size up to (4 / lambda) sin(pi / (4 tau + 2)) is unstable."""
     return 2 * lemma_1(tau, curvature)
 
 
@@ -235,7 +260,7 @@ def trajectories(
     curvature: float = 1.0,
     runs: int = 1,
 ) -> np.ndarray:
-    """Losses (steps + 1, runs) of delayed SGD with N(0, 1) gradient noise, from w = 1 (Figures 5a and 6a)."""
+    """Losses of delayed SGD with N(0, 1) gradient noise, from w = 1: an array (steps + 1, runs) (Figures 5a and 6a)."""
     _check(forward, backward)
     rng = np.random.default_rng(seed)
     weights = np.ones((forward + 1, runs))  # a ring of the last tau_f + 1 versions
@@ -262,9 +287,10 @@ def regression_losses(
     seed: int,
     batch: int = 64,
 ) -> np.ndarray:
-    """The final loss of delayed SGD on least squares, for every step size at once; NaN where it diverged (Figure 5b).
+    """The final loss of delayed SGD on least squares, one per step size in `alphas`; NaN if it diverged (Figure 5b).
 
-    `batch` random samples per step, the same for all step sizes; the loss is half the mean squared error over all.
+    Every step uses `batch` random samples, the same for all step sizes. The loss is half the mean squared error over
+    all samples.
     """
     rng = np.random.default_rng(seed)
     count, features = inputs.shape

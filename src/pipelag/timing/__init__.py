@@ -1,1 +1,1 @@
-"""Layer profiles and balanced cuts."""
+"""Layer profiles, balanced cuts, and the times and memory of schedules."""

@@ -1,4 +1,4 @@
-"""A minibatch's time in the steady state, and where it goes on each worker (SpecTrain section 4.3, figure 11)."""
+"""A minibatch's time in the steady state, and how each worker spends it (SpecTrain section 4.3, figure 11)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.lockstep import CLOCKS
 from pipelag.timing.timed import Timing
 
-TRIES = 4  # each with four times as many minibatches
-MOST = 200_000  # minibatches of a second try and more: replicas may have their turns again after very many
-SAME = 1e-9  # how far paces may lie apart, relatively, that are the same but for rounding
-NEAR = 1e-3  # and that are told as one where they come no closer
+TRIES = 4  # each try times four times as many minibatches as the one before
+MOST = 200_000  # the most minibatches of any try but the first, which needs more where the replicas' period is long
+SAME = 1e-9  # paces with at most this relative difference are equal up to rounding
+NEAR = 1e-3  # the largest relative difference at which a pace is still reported
 
 
 class Unsettled(PipelagError):
@@ -26,13 +26,12 @@ class Unsettled(PipelagError):
 
 @dataclass(frozen=True)
 class Shares:
-    """How a minibatch's time divides on one worker; the four add up to 1.
+    """The shares of a minibatch's time on one worker; the four add up to 1.
 
-    computing: passes and updates, messages that are under way meanwhile included.
-    transfer: the worker is held up by sending, or takes part in summing gradients.
-    transfer_idle: it waits because of messages: what the period would lose over links without limits, but for
-        `transfer`.
-    imbalance_idle: it waits for other reasons, as over links without limits too.
+    computing: passes and updates, whether or not messages are on their way at the same time.
+    transfer: sending, where it holds the worker up, and summing gradients.
+    transfer_idle: waiting for messages: the part of the period that unlimited links would save, less `transfer`.
+    imbalance_idle: the rest of the waiting, which remains over unlimited links.
     """
 
     computing: float
@@ -42,11 +41,11 @@ class Shares:
 
 
 def shares(period: float, unhindered: float, computing: float, transfer: float = 0.0) -> Shares:
-    """Divide a worker's period.
+    """Divide a worker's period into the shares of computing, transfer and the two kinds of waiting.
 
     Args:
-        period: seconds per minibatch; unhindered: of the same schedule over links without limits.
-        computing, transfer: seconds per minibatch that this worker computes and is held up by sending.
+        period: seconds per minibatch; unhindered: those of the same schedule over unlimited links.
+        computing, transfer: seconds per minibatch in which this worker computes, and in which sending holds it up.
     """
     idle = max(0.0, period - computing - transfer)
     waiting = min(idle, max(0.0, period - unhindered - transfer))
@@ -54,7 +53,7 @@ def shares(period: float, unhindered: float, computing: float, transfer: float =
 
 
 def held_by_sending(costs: Sequence[StageCost], topology: Topology) -> list[float]:
-    """Seconds per microbatch that each of the stages' workers is held up by what it sends to its neighbours."""
+    """Per stage, the seconds per microbatch in which its worker is held up by sending to its neighbours."""
     if topology.overlap:
         return [0.0] * len(costs)
     crossing = [topology.seconds(cost.output_bytes) for cost in costs[:-1]]
@@ -69,19 +68,21 @@ def steady_seconds(
     period: int = 1,
     ahead: int = 0,
 ) -> float:
-    """Seconds that one minibatch more takes, once the pipeline is full.
+    """The pace of a schedule in seconds per minibatch, once the pipeline is full.
 
-    Then what is done for one minibatch comes so much later than the same for a minibatch before (or several before:
-    over slow links some wait and others do not). Over all passes and updates of as many minibatches as are ever under
-    way, the true pace lies between the least and the greatest of these steps (Collatz and Wielandt's bounds, in
-    max-plus algebra), and it is not below what the busiest worker computes. So it is known when the two meet. Where a
-    stage catches up so slowly that they do not, the greatest step is told if it is too long by `NEAR` at most.
+    In the steady state every pass and update of a minibatch begins a constant time, the pace, after that of the
+    minibatch before. (Over slow links some minibatches wait and others do not; then the pace is a mean over several.)
+    Take these steps over all passes and updates of as many minibatches as are ever under way. The true pace lies
+    between the least and the greatest step (Collatz-Wielandt bounds in max-plus algebra), and is at least what the
+    busiest worker computes. When the two bounds meet, the pace is known. If a stage catches up so slowly that they do
+    not meet, the greatest step is returned, provided that the bounds differ by at most `NEAR`, relatively.
 
     Args:
-        schedule: of so many minibatches.
-        clock: "free", every worker goes on as soon as it can; or "lockstep" (`time_lockstep`).
-        period: after so many minibatches the same workers have their turns again (of replicas, the least common
-            multiple of their numbers). ahead: minibatches under way, where they are more than two per stage.
+        schedule: makes the schedule of a given number of minibatches.
+        clock: "free", where every worker goes on as soon as it can, or "lockstep" (`time_lockstep`).
+        period: the number of minibatches after which the workers take their turns again (with replicas, the least
+            common multiple of their numbers).
+        ahead: the number of minibatches under way, where it exceeds two per stage.
 
     Raises:
         Unsettled: a schedule whose pace does not settle.
@@ -96,8 +97,8 @@ def steady_seconds(
         begun = begins(timing, range(count // 2, count - emptying), passes=period > 1)
         times, busiest = begun.reshape(len(begun), -1), max(timing.busy) / count
         pace, apart = float("inf"), float("inf")
-        # A few microbatches may keep in step over more minibatches than are under way, up to one per stage; where
-        # messages wait for each other, too, up to one per worker and direction of a link.
+        # With few microbatches the steady state may repeat only after more minibatches than are under way: up to one
+        # per stage, or, where messages also wait for each other, one per worker and per direction of a link.
         few, many = max(emptying // 2, len(costs) + 1), min(3 * len(costs) - 1, times.shape[1] - emptying + 1)
         if period > 1:
             few, many = times.shape[1] // 2 + 1, 0
@@ -112,15 +113,17 @@ def steady_seconds(
     if apart <= NEAR * pace:
         return pace
     raise Unsettled(
-        f"the pace of the schedule '{schedule(period).name}' still changes after {count} minibatches, so that there is "
-        "no time per minibatch to tell"
+        f"the pace of the schedule '{schedule(period).name}' still changes after {count} minibatches, so it has "
+        "no steady time per minibatch"
     )
 
 
 def begins(timing: Timing, minibatches: range, passes: bool = False) -> np.ndarray:
-    """When what every stage does for these minibatches begins: a row per pass or update, a column per minibatch.
+    """The start times of all passes and updates of these minibatches, in seconds.
 
-    passes: without updates, which replicas make once for several minibatches.
+    Returns an array with a row per pass or update of a minibatch, and a column per minibatch.
+
+    passes: leave out the updates, which replicas make once for several minibatches.
     """
     table, per = timing.schedule.table, timing.schedule.microbatches
     passing = table.kinds < U
@@ -129,6 +132,6 @@ def begins(timing: Timing, minibatches: range, passes: bool = False) -> np.ndarr
     chosen = np.flatnonzero(
         (minibatch >= minibatches.start) & (minibatch < minibatches.stop) & (passing | (not passes))
     )
-    replicas = np.where(passing[chosen], 0, table.workers[chosen])  # each sums and updates by itself
+    replicas = np.where(passing[chosen], 0, table.workers[chosen])  # each replica has its own sums and updates
     order = chosen[np.lexsort((minibatch[chosen], replicas, part[chosen], table.stages[chosen], table.kinds[chosen]))]
     return timing.start[order].reshape(-1, len(minibatches))

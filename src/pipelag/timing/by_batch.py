@@ -1,4 +1,4 @@
-"""A model's profiles for passes of any size."""
+"""A model's profiles for any number of samples per pass."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from pipelag.timing.layers import Profile
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes per layer, as arrays [layers]: of its output, and of what its backward needs besides weights and input."""
+    """Bytes of each layer's output, and of what its backward needs besides weights and input: arrays [layers]."""
 
     output_bytes: np.ndarray
     kept_bytes: np.ndarray
 
     @classmethod
     def of(cls, profile: Profile) -> Sizes:
-        """Those of a profile."""
+        """The sizes that a profile holds."""
         layers = profile.layers
         return cls(np.array([layer.output_bytes for layer in layers]), np.array([layer.kept_bytes for layer in layers]))
 
 
 class Profiles:
-    """A model's profiles by the number of samples that go through at once, each made when it is first asked for.
+    """A model's profiles by the number of samples per pass, each made when it is first asked for.
 
     Args:
-        make: the profile for so many samples.
-        input_bytes: of one sample as the model is given it.
-        scaled: `make` only scales another profile, so that there is no need to spare it work.
+        make: makes the profile for a number of samples.
+        input_bytes: bytes of one sample of the model's input.
+        scaled: `make` only scales another profile, so that calling it costs next to nothing.
     """
 
     def __init__(self, make: Callable[[int], Profile], input_bytes: float = 0.0, scaled: bool = False) -> None:
         self.make, self.input_bytes, self.scaled = make, input_bytes, scaled
         self.made: dict[int, Profile] = {}
-        self.line: list[tuple[int, Sizes]] = []  # of the first two that were made
+        self.line: list[tuple[int, Sizes]] = []  # (samples, sizes) of the first two profiles made
 
     def at(self, samples: int) -> Profile:
         """The profile for passes of `samples`."""
@@ -50,9 +50,10 @@ class Profiles:
         return self.made[samples]
 
     def sizes(self, samples: int) -> Sizes:
-        """The bytes of `at(samples)` at next to no cost: over the samples they lie on the line through two profiles.
+        """The sizes of the profile `at(samples)`, read off a line, because they are linear in the number of samples.
 
-        Every further profile is held against that line (`check_line`).
+        The line goes through the first two profiles made, which are made here if need be. Every further profile is
+        checked against it (`check_line`).
         """
         if self.scaled:
             return Sizes.of(self.make(samples))
@@ -67,14 +68,14 @@ class Profiles:
 
 
 def check_line(profile: Profile, expected: Sizes, samples: int) -> None:
-    """Refuse a model whose bytes do not grow evenly with the samples."""
+    """Refuse a model whose sizes are not linear in the number of samples."""
     counted = Sizes.of(profile)
     for what in ("output", "kept"):
         sizes, on_line = (getattr(each, f"{what}_bytes") for each in (counted, expected))
         for layer, here, foreseen in zip(profile.layers, sizes, on_line, strict=True):
             if here != foreseen:
                 raise PipelagError(
-                    f"layer {layer.layer} '{layer.name}' has {here} {what} bytes for {samples} samples, and {foreseen} "
-                    "are on the line through two other profiles; which batch fits cannot be told of a model whose "
-                    "sizes do not grow evenly with the samples"
+                    f"layer {layer.layer} '{layer.name}' has {here} {what} bytes for {samples} samples, but two other "
+                    f"profiles predict {foreseen}; the largest batch that fits cannot be found for a model whose sizes "
+                    "do not grow linearly with the samples"
                 )

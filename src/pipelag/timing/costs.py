@@ -9,20 +9,21 @@ from numbers import Integral, Real
 from pipelag.errors import PipelagError, expect, shown
 from pipelag.typed import check_keywords
 
-MOST = 1e30  # seconds or bytes: sums and quotients of such stay numbers
+MOST = 1e30  # seconds or bytes; sums and quotients of values up to this stay finite
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """One stage. Times in seconds and sizes in bytes, both per microbatch but for `update` and `weight_bytes`.
+    """The cost of one stage: times in seconds and sizes in bytes, per microbatch unless stated otherwise.
 
-    forward, backward: of a microbatch's passes.
+    forward, backward: seconds of the passes.
     update: seconds of one update.
-    output_bytes: what its output takes on a link; the gradient that comes back is as large.
-    kept_bytes: the activations it keeps from a microbatch's forward to its backward.
-    recompute: of an R action; the forward's time where it is not given.
-    weight_bytes: of one copy of the weights.
-    entering_bytes: the part of `kept_bytes` that is its input, all that the first stage of a recomputed segment keeps.
+    output_bytes: the output that is sent to the next stage; the gradient that comes back is as large.
+    kept_bytes: the activations that are kept from the forward to the backward.
+    weight_bytes: one copy of the weights.
+    recompute: seconds of a recomputation (an R action); None: those of the forward.
+    entering_bytes: the part of `kept_bytes` that is the stage's input, all that the first stage of a recomputed segment
+        keeps.
     """
 
     forward: float
@@ -47,9 +48,10 @@ class StageCost:
 class Topology:
     """The links between workers.
 
-    bandwidth: bytes per second of a link, one link per ordered pair of workers; latency: seconds per message.
-    shared: all messages take turns on one medium (a bus, an Ethernet segment).
-    overlap: a worker computes while its messages are on their way; otherwise sending holds it up.
+    bandwidth: bytes per second of a link; each ordered pair of workers has its own link.
+    latency: seconds that every message takes besides.
+    shared: True: all messages take turns on one medium, such as a bus or an Ethernet segment.
+    overlap: True: a worker computes while its messages are on their way. False: sending blocks it.
     """
 
     bandwidth: float = float("inf")
@@ -68,44 +70,54 @@ class Topology:
             expect(f"a link's {name}", getattr(self, name), bool, "True or False")
 
     def seconds(self, size: float) -> float:
-        """How long a message of `size` bytes is on a free link."""
+        """The seconds that a message of `size` bytes takes over a free link."""
         return self.latency + size / self.bandwidth
 
     def ring_seconds(self, size: float, workers: int) -> float:
-        """How long so many workers sum gradients of `size` bytes in a ring of such links; see `ring_seconds`."""
+        """The seconds that so many workers take to sum gradients of `size` bytes in a ring of these links.
+
+        See the function `ring_seconds`.
+        """
         return ring_seconds(size, workers, self.bandwidth, self.latency)
 
 
 def summed_bytes(size: float, workers: int) -> float:
-    """What all workers together send until each has the sum of their gradients of `size` bytes: 2 (m-1) of it.
+    """The bytes that m workers send in all until each has the sum of their gradients: 2 (m-1) times their `size`.
 
-    In a ring each sends 2 (m-1)/m of it; with a server among them the others send it theirs and get the sum back.
+    In a ring each worker sends 2 (m-1)/m of the size. If one of them is the server, the others send it their gradients
+    and get the sum back.
     """
     return 2 * (workers - 1) * size
 
 
 def summed_messages(workers: int) -> int:
-    """How many follow one another meanwhile: 2 (m-1), of each worker in a ring, over the link of a server."""
+    """The number of messages that follow one another in such a sum: 2 (m-1).
+
+    In a ring each worker sends so many messages; with a server, its link carries so many.
+    """
     return 2 * (workers - 1)
 
 
 def ring_seconds(size: float, workers: int, bandwidth: float, latency: float = 0.0) -> float:
-    """A ring all-reduce of `size` bytes: each worker sends 2 (m-1)/m of it and receives as many meanwhile, in 2 (m-1)
-    messages; none where there is nothing to sum. PipeDream's section 3.1 has half of it each way (ambiguity C4).
+    """The seconds of a ring all-reduce of `size` bytes among m workers.
+
+    Each worker sends 2 (m-1)/m of the size in 2 (m-1) messages, and receives as much at the same time. Nothing to sum
+    takes no time. PipeDream's section 3.1 counts half of these bytes as sent, half as received (ambiguity C4).
     """
     return summed_bytes(size, workers) / workers / bandwidth + summed_messages(workers) * latency * (size > 0)
 
 
 def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: float) -> list[StageCost]:
-    """Equal stages, as the papers' diagrams assume: by default a backward takes twice a forward's time.
+    """Costs of equal stages, as in the papers' diagrams: by default a backward takes twice as long as a forward.
 
     Args:
+        stages: the number of stages.
         forward, backward: seconds per microbatch.
-        sizes: what else a `StageCost` has, by name: `output_bytes=`, `update=`, ...
+        sizes: other fields of `StageCost` by name, such as `output_bytes=` and `update=`.
 
     Raises:
-        PipelagError: no whole number of stages from 1 on, a time or size that is no number from 0 on, or one that no
-            `StageCost` has.
+        PipelagError: `stages` is not a whole number from 1 on, a time or size is not a number from 0 on, or `StageCost`
+            has no such field.
     """
     if not isinstance(stages, Integral) or stages < 1:
         raise PipelagError(f"the number of stages is {shown(stages)}; it should be a whole number from 1 on")
@@ -114,10 +126,11 @@ def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: f
 
 
 def check_costs(costs: Sequence[StageCost], stages: int) -> None:
-    """Refuse what is no cost of a stage, and costs for another number of stages."""
+    """Refuse costs that are not `StageCost`s, or that are not one per stage."""
     for number, cost in enumerate(costs, start=1):
         expect(f"cost {number}", cost, StageCost, "a pipelag.StageCost, such as those of pipelag.uniform(4)")
     if len(costs) != stages:
         raise PipelagError(
-            f"the schedule has {stages} stages, and the costs are of {len(costs)}; cut the profile alike"
+            f"the schedule has {stages} stages, but there are costs for {len(costs)}; cut the profile into {stages} "
+            "stages"
         )

@@ -1,6 +1,7 @@
-"""The event loop, for what no sweep can tell: who is first on a shared medium, and gates that open for all workers.
+"""The event loop that times a schedule where a sweep (`pipelag.timing.sweep`) cannot.
 
-Deterministic: equal times are served in the order in which they arise.
+A sweep cannot tell which worker is first on a shared medium, nor when a gate opens for all workers (lockstep). The loop
+is deterministic: events at equal times are served in the order in which they were pushed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ _DONE, _ARRIVED, _FREE = range(3)
 
 
 class Clockwork:
-    """One run. Events: (time, order, what, worker, action) for an action done, its message there, its sender free.
+    """One run of the event loop over a schedule.
 
-    Actions are places in the schedule's table. A worker performs its own in order, each as soon as it is free and the
-    message is there; outputs travel over the links.
+    A worker performs its actions in order, each as soon as the worker is free and the action's message has arrived;
+    outputs travel over the links. An event is (time, order, what, worker, action), where `what` says that the action is
+    done, that its message has arrived, or that its sender is free again. Actions are numbered by their place in the
+    schedule's table.
     """
 
     def __init__(self, wiring: Wiring) -> None:
@@ -33,16 +36,16 @@ class Clockwork:
         self.last = [0.0] * wiring.links
         self.events: list[tuple[float, int, int, int, int]] = []
         self.order = 0
-        self.summing: dict[tuple[int, int], list[int]] = {}  # the replicas that have come to a sum
+        self.summing: dict[tuple[int, int], list[int]] = {}  # by (stage, number): the replicas that wait for a sum
         self.start_of, self.arrival = np.zeros(len(table)), np.zeros(len(table))
 
     def push(self, when: float, what: int, worker: int, action: int) -> None:
-        """Note an event to come."""
+        """Add a future event."""
         heapq.heappush(self.events, (when, self.order, what, worker, action))
         self.order += 1
 
     def run(self) -> tuple[np.ndarray, np.ndarray, list[int]]:
-        """Serve all events; returns what `Sweep.run` does."""
+        """Serve all events; the result has the form of `Sweep.run`'s."""
         for worker in range(len(self.idle)):
             self.start(worker, 0.0)
         while self.events:
@@ -51,14 +54,14 @@ class Clockwork:
                 self.arrive(worker, action, now)
             elif what == _DONE:
                 self.finish(worker, action, now)
-            else:  # the worker has sent what it had to, and is free
+            else:  # the worker has finished sending
                 self.idle[worker] = True
                 self.start(worker, now)
         begun = [at - first for at, first in zip(self.position, self.bounds, strict=False)]
         return self.start_of, self.arrival, begun
 
     def start(self, worker: int, now: float) -> None:
-        """Begin the worker's next action, where its input has arrived."""
+        """Begin the worker's next action if its input has arrived."""
         at = self.position[worker]
         if at == self.bounds[worker + 1]:
             return
@@ -69,7 +72,7 @@ class Clockwork:
             self.begin(worker, at, now)
 
     def meet(self, worker: int, at: int, now: float) -> None:
-        """Come to a sum, which begins when all replicas have."""
+        """Have a replica wait for its stage's sum of gradients; begin the sum when all replicas wait for it."""
         table = self.wiring.table
         stage, number = int(table.stages[at]), int(table.numbers[at])
         come = self.summing.setdefault((stage, number), [])
@@ -80,20 +83,20 @@ class Clockwork:
                 self.begin(replica, self.position[replica], now)
 
     def begin(self, worker: int, at: int, now: float) -> None:
-        """Let a worker perform an action from now on."""
+        """Have a worker perform an action from now on."""
         self.position[worker] += 1
         self.idle[worker] = False
         self.start_of[at] = now
         self.push(now + self.seconds[at], _DONE, worker, at)
 
     def arrive(self, worker: int, action: int, now: float) -> None:
-        """The message that `action` made has reached the worker."""
+        """Deliver the message of `action` to the worker."""
         self.ready.add(action)
         if self.idle[worker]:
             self.start(worker, now)
 
     def finish(self, worker: int, action: int, now: float) -> None:
-        """An action is done: its message leaves behind those before it on the link, and the worker takes the next."""
+        """Finish an action: queue its message on the link, and let the worker go on to its next action."""
         free, link = now, self.link[action]
         if link >= 0:
             self.last[link] = free = max(now, self.last[link]) + self.message[action]

@@ -1,4 +1,7 @@
-"""The layers of a model with their times and sizes, and the cut that balances them. No torch: results read profiles."""
+"""Profiles, a model's layers with their times and sizes, and the cuts that balance them.
+
+This module does without torch, because results read profiles.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ Bytes = Annotated[int, Field(ge=0, le=10**15)]
 
 
 class LayerRow(Typed):
-    """A line of a profile's file."""
+    """One line of a profile's file."""
 
     layer: int = Field(ge=1, le=100_000)
     name: str
@@ -37,10 +40,12 @@ class LayerRow(Typed):
 
 @dataclass(frozen=True)
 class LayerTime:
-    """One layer: its number (from 1), its name, and the median milliseconds of a forward and a backward pass.
+    """One layer: its number (from 1), its name, its times and its sizes.
 
-    In bytes: its output (which crosses the boundary where the model is cut after it), the tensors that autograd keeps
-    for its backward besides weights and the layer's own input, and its weights.
+    forward_ms, backward_ms: median milliseconds of a pass.
+    output_bytes: what crosses the boundary if the model is cut after this layer.
+    kept_bytes: the tensors that autograd keeps for the backward, besides the weights and the layer's input.
+    weight_bytes: the layer's weights.
     """
 
     layer: int
@@ -59,12 +64,12 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """The layers of a model, timed with one minibatch."""
+    """The layers of a model, each timed on one minibatch: what `pipelag.profile` measures."""
 
     layers: tuple[LayerTime, ...]
 
     def save(self, path: Path | str) -> None:
-        """Write as JSON lines, a line per layer."""
+        """Write the profile as JSON lines, one line per layer."""
         expect("the profile's file", path, (str, PathLike), "a path")
         write_whole(Path(path), "".join(json.dumps(asdict(layer)) + "\n" for layer in self.layers))
 
@@ -75,15 +80,17 @@ class Profile:
         update_ms: Sequence[float] | None = None,
         recompute: bool = False,
     ) -> list[StageCost]:
-        """The costs of the stages that these cuts make ("after layer p", layers counted from 1).
+        """The costs of the stages that these cuts make.
 
         Args:
-            microbatches: equal parts of the profiled minibatch; times and activations shrink in proportion.
-            update_ms: per stage, where updates take time.
-            recompute: a backward runs the forward again, and only the stage's input is kept for it.
+            cuts: each cut is the number (from 1) of the layer before it.
+            microbatches: the number of equal parts of the profiled minibatch; times and activations are divided by it.
+            update_ms: milliseconds of an update, one per stage; None: updates take no time.
+            recompute: a backward first runs the forward again, so that a stage keeps only its input.
 
         Raises:
-            PipelagError: cuts out of order or range, no whole number of parts, or times for another number of stages.
+            PipelagError: cuts out of order or range, no whole number of microbatches, or times for another number of
+                stages.
         """
         asked: Any = list(cuts) if isinstance(cuts, Iterable) else cuts
         whole = isinstance(asked, list) and all(isinstance(cut, Integral) for cut in asked)
@@ -118,7 +125,7 @@ class Profile:
         return costs
 
     def scaled(self, factor: float) -> Profile:
-        """For a minibatch `factor` times as large: times and activations in proportion, weights as they are."""
+        """The profile for a minibatch `factor` times as large: times and activations grow with it, weights do not."""
         check_factor(factor)
         return Profile(
             tuple(
@@ -134,7 +141,7 @@ class Profile:
         )
 
     def faster(self, factor: float) -> Profile:
-        """On a device `factor` times as fast: times in proportion, sizes as they are."""
+        """The profile on a device `factor` times as fast: times are divided by it, sizes stay."""
         check_factor(factor)
         return Profile(
             tuple(
@@ -145,10 +152,15 @@ class Profile:
 
     @classmethod
     def load(cls, path: Path | str) -> Profile:
-        """Read what `save` wrote; raises `PipelagError` where the file is not such a profile."""
+        """Read a profile that `save` wrote.
+
+        Raises:
+            PipelagError: the file is no such profile.
+        """
         layers: list[LayerTime] = []
         expect("the profile's file", path, (str, PathLike), "a path")
-        lines = read_text(Path(path), "a profile").removesuffix("\n").split("\n")  # a name may have other ends of lines
+        # Not `splitlines`: a name may hold other line separators.
+        lines = read_text(Path(path), "a profile").removesuffix("\n").split("\n")
         for number, line in enumerate(lines if lines != [""] else [], start=1):
             where = f"'{path}' is not a profile that pipelag saved: line {number}"
             try:
@@ -164,19 +176,22 @@ class Profile:
 
 
 def check_factor(factor: float) -> None:
-    """Refuse what no profile can be multiplied or divided by."""
+    """Refuse a factor that is not a finite number above 0."""
     if not (isinstance(factor, Real) and 0 < factor < inf):
         raise PipelagError(f"a profile's factor is {shown(factor)}; it should be a number above 0")
 
 
 def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -> tuple[int, ...]:
-    """The cuts that make the slowest of `stages` contiguous stages as fast as possible (exact, by dynamic program).
+    """Find the cuts that make the slowest of `stages` stages as fast as possible (exact, by dynamic programming).
 
     Args:
-        per_boundary_ms: what sending and receiving at a boundary costs each of its two stages.
+        per_boundary_ms: milliseconds that sending and receiving at a boundary costs each of its two stages.
+
+    Returns:
+        The last layer of each stage but the last, counted from 1.
 
     Raises:
-        PipelagError: no whole number of stages from 1 to that of the layers, or no profile.
+        PipelagError: `profile` is not a Profile, or `stages` is not a whole number from 1 to the number of layers.
     """
     expect("the profile", profile, Profile, "a pipelag.Profile, such as pipelag.profile(model, inputs)")
     times = [layer.total_ms for layer in profile.layers]

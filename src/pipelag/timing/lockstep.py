@@ -1,8 +1,8 @@
-"""The lockstep clock: all workers begin every time unit together, so that each lasts as long as its longest task.
+"""The lockstep clock: all workers begin every time unit together, so that a unit lasts as long as its longest task.
 
-The papers' diagrams have such a clock (SpecTrain, figure 6): between two of its ticks every GPU does one cell. A
-schedule without a clock of its own gets the one of PipeDream's timeline in figure 6a, a pass per unit, so that a batch
-takes two units and its forwards are padded to the length of other GPUs' backwards.
+The papers' diagrams have such a clock (SpecTrain, figure 6): between two ticks every GPU does one cell. A schedule
+without a clock of its own gets that of PipeDream's timeline in SpecTrain's figure 6a, with one pass per unit. A
+minibatch then takes two units, and forwards are padded to the length of the backwards on other GPUs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipelag.timing.wiring import Wiring
 
 
 def units_of(schedule: Schedule) -> dict[Action, int]:
-    """The time unit of every action: the schedule's own cycle, or else one unit per pass, as early as its order allows.
+    """The time unit of every action: the schedule's own clock, or else one unit per pass, as early as possible.
 
     An update belongs to the unit of the pass before it.
     """
@@ -46,12 +46,14 @@ def time_lockstep(
 ) -> Timing:
     """Time a schedule whose workers wait for one another after every time unit.
 
-    A unit begins when all tasks of the units before it are done and every message that one of its own tasks needs from
-    another unit has arrived. Arguments and errors are those of `time_schedule`; schedules with replicas are refused.
+    A unit begins when all tasks of the units before it are done and all messages that its tasks need from other units
+    have arrived. Arguments and errors are those of `time_schedule`; schedules with replicas are refused.
     """
     check_costs(costs, schedule.stages)
     if any(len(workers) > 1 for workers in schedule.replicas):
-        raise PipelagError(f"the lockstep clock has one worker per stage; '{schedule.name}' has replicas: time it free")
+        raise PipelagError(
+            f"the lockstep clock needs one worker per stage, but '{schedule.name}' has replicas; use the clock 'free'"
+        )
     wiring = Wiring(schedule, costs, topology or Topology())
     return timing_of(wiring, *_Lockstep(wiring).run(), versions=versions)
 
@@ -67,7 +69,7 @@ class _Lockstep(Clockwork):
         units = units_of(wiring.schedule)
         self.units = [units[action] for _, action in wiring.schedule]
         self.undone = Counter(self.units)
-        self.gated: dict[int, int] = {}  # the unit that cannot begin before an action's message is there
+        self.gated: dict[int, int] = {}  # by action: the unit that waits for its message
         for receiver, source in enumerate(self.source):
             if source >= 0 and self.link[source] >= 0 and self.units[receiver] != self.units[source]:
                 self.gated[source] = self.units[receiver]
@@ -75,26 +77,26 @@ class _Lockstep(Clockwork):
         self.now_open, self.last_unit = min(self.undone), max(self.undone)
 
     def start(self, worker: int, now: float) -> None:
-        """Begin the worker's next action, where its unit has begun and its input is there."""
+        """Begin the worker's next action if its unit has begun and its input has arrived."""
         at = self.position[worker]
         if at < self.bounds[worker + 1] and self.units[at] <= self.now_open:
             super().start(worker, now)
 
     def arrive(self, worker: int, action: int, now: float) -> None:
-        """A message may be the last that a unit waits for."""
+        """Deliver a message; begin the unit that waited only for it."""
         if action in self.gated:
             self.under_way[self.gated[action]] -= 1
         super().arrive(worker, action, now)
         self.open_next(now)
 
     def finish(self, worker: int, action: int, now: float) -> None:
-        """An action may be its unit's last."""
+        """Finish an action; begin the next unit if it was the last of its own."""
         self.undone[self.units[action]] -= 1
         super().finish(worker, action, now)
         self.open_next(now)
 
     def open_next(self, now: float) -> None:
-        """Begin the next units whose time has come."""
+        """Begin the next units that wait for nothing more."""
         before = self.now_open
         while (
             self.now_open < self.last_unit and not self.undone[self.now_open] and not self.under_way[self.now_open + 1]

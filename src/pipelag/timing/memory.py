@@ -1,4 +1,4 @@
-"""What a pipeline's worker holds at its fullest, by kind (PipeOptim section V-D), and the largest batch that fits."""
+"""The peak memory of a pipeline's worker, by kind (PipeOptim section V-D), and the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from pipelag.schedules import Schedule
 from pipelag.timing.costs import uniform
 from pipelag.timing.timed import time_schedule
 
-MOST = 2**40  # samples of a batch, beyond which nothing is looked for
+MOST = 2**40  # samples; larger batches are not tried
 
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes of one stage's worker.
+    """Bytes that one stage's worker holds at its peak.
 
-    weights: the live ones. versions: further copies of them, as `Method.weight_copies` counts (PipeOptim, table II).
-    remembered: what the method follows besides the optimizer's state (XPipe's moments over SGD, PipeMare's delta).
-    gradients: of the weights. optimizer: its state.
-    inputs: the stage's input of every microbatch under way. activations: what the passes keep beyond that, of one
-        microbatch where they are computed again, otherwise of all that are under way.
-    rings: what this package's executors hold instead of `versions`: they keep the version that is live beside the live
-        weights, and what passes read made ready. Not part of the total.
+    weights: the live weights.
+    versions: further copies of them, as `Method.weight_copies` counts (PipeOptim, table II).
+    remembered: state of the method beside the optimizer's (XPipe's moments over SGD, PipeMare's delta).
+    gradients: the gradients of the weights.
+    optimizer: the optimizer's state.
+    inputs: the stage's inputs of all microbatches under way.
+    activations: what the passes keep beyond their inputs: of one microbatch with recomputation, otherwise of all that
+        are under way.
+    rings: what this package's executors hold in place of `versions`, which includes a copy of the live version and the
+        weights that they compute ahead for passes to read. Not part of the total.
     """
 
     weights: float
@@ -36,10 +39,10 @@ class StageMemory:
     rings: float
 
     def parts(self, executor: bool = False) -> dict[str, float]:
-        """By kind, what adds up to the total.
+        """The bytes by kind, which add up to the total.
 
         Args:
-            executor: as the executors here hold it: `rings` for `versions`.
+            executor: count what this package's executors hold: `rings` in place of `versions`.
         """
         parts = asdict(self)
         del parts["versions" if executor else "rings"]
@@ -50,37 +53,45 @@ class StageMemory:
         return sum(self.parts(executor).values())
 
     def largest_part(self, executor: bool = False) -> str:
-        """The kind that takes most."""
+        """The kind that takes the most bytes."""
         parts = self.parts(executor)
         return max(parts, key=lambda kind: parts[kind])
 
 
 def microbatches_under_way(schedule: Schedule) -> list[int]:
-    """Per stage, the most microbatches that are between their forward and the end of their backward at any time, on one
-    of its replicas where there are some.
+    """Per stage, the largest number of microbatches under way at any time, on one replica where the stage has several.
+
+    A microbatch is under way from the start of its forward to the end of its backward.
+
+    Raises:
+        PipelagError: a worker has several stages.
     """
     workers = [worker for replicas in schedule.replicas for worker in replicas]
     if len(set(workers)) < len(workers):
         raise PipelagError(
-            f"in the schedule '{schedule.name}' a worker has several stages; memory is counted with one stage each"
+            f"in the schedule '{schedule.name}' a worker has several stages; memory can only be counted with one "
+            "stage per worker"
         )
     peaks = time_schedule(schedule, uniform(schedule.stages, kept_bytes=1.0)).peak_memory
     return [round(max(peaks[worker] for worker in replicas)) for replicas in schedule.replicas]
 
 
 def activations_of(entering: float, inside: float, under_way: int, recompute: bool) -> tuple[float, float]:
-    """(`inputs`, `activations`) of a stage in bytes.
+    """The bytes of (`inputs`, `activations`) of a stage.
 
     Args:
-        entering: its input of one microbatch; inside: what a pass keeps beyond that, its output included.
+        entering: bytes of the input of one microbatch.
+        inside: bytes that a pass keeps beyond its input, its output included.
+        under_way: the number of microbatches under way.
+        recompute: activations are computed again for the backward.
     """
     return under_way * entering, (1 if recompute else under_way) * inside
 
 
 def most_that_fit(holds: Callable[[int], float], memory: float) -> int | None:
-    """The largest number of samples, exactly, at which `holds(samples)` bytes are at most `memory`.
+    """The largest number of samples for which `holds(samples)` bytes are at most `memory`.
 
-    0 where not even one fits, None where they fit however many they are. By bisection: more samples must not hold less.
+    0: not even one sample fits; None: any number fits. Found exactly by bisection, so `holds` must not decrease.
     """
     if holds(1) > memory:
         return 0

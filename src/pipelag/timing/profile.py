@@ -1,4 +1,4 @@
-"""Layer times and sizes of a model on this machine."""
+"""Measure the layer times and sizes of a model on this machine."""
 
 from __future__ import annotations
 
@@ -28,47 +28,48 @@ def profile(
     warmup: int = 2,
     progress: bool | None = None,
 ) -> Profile:
-    """Time every layer's forward and backward on a minibatch, where the model is.
+    """Measure the forward and backward time and the sizes of every layer on a minibatch, on the model's device.
 
-    As in training, all forwards come first and their activations stay until the backwards, which run from the last
-    layer to the first on the gradients they hand down: timed alone, a layer would find its tensors in the cache and
-    its memory freshly freed. A layer's backward computes the gradients of its parameters and, but for the first
-    layer, of its input. Medians over rounds, so a disturbance spoils a round, not a layer. On a GPU a time is
-    the device's own: of small layers, which Python launches more slowly than the device computes them, a training that
-    launches them one by one takes longer. Buffers (batch-norm statistics) and gradients are put back. The process keeps
-    freed memory from here on (`pipelag.allocator`).
+    As in training, all forwards run first, and their activations are kept until the backwards, which run from the last
+    layer to the first on the gradients passed down. (Timed alone, a layer would find its tensors in the cache and its
+    memory freshly freed.) The backward of a layer computes the gradients of its parameters and, except for the first
+    layer, of its input. Times are medians over rounds, so a disturbance spoils a round and not a layer.
+
+    On a GPU, a time is the device's own. Training may take longer where layers are so small that Python launches them
+    more slowly than the device computes them. Buffers (batch-norm statistics) and gradients are restored. From this
+    call on, the process keeps freed memory (`pipelag.allocator`).
 
     Args:
-        model: layers in a row; of a branching model, `pipelag.linearise(model)`.
+        model: an `nn.Sequential` or a list of layers; for a branching model, `pipelag.linearise(model)`.
         batch: the model's input, a tensor or a tuple of tensors, on the model's device.
-        repeats: rounds that count, from 1 on.
-        warmup: rounds before these, which do not count.
-        progress: a bar on the terminal; none: where there is one.
+        repeats: rounds that are measured, at least 1.
+        warmup: rounds before these that are not measured.
+        progress: whether to show a progress bar; by default if there is a terminal.
 
     Raises:
-        PipelagError: a model that is no row of layers, a batch that is no tensor or tuple of them, too few rounds. What
-            a layer raises goes on as it is, with a note: layer, shapes.
+        PipelagError: the model is not a sequence of layers, the batch is not a tensor or a tuple of tensors, or there
+            are too few rounds. Exceptions of a layer are raised unchanged, with a note that names layer and shapes.
     """
     layers = _checked(model, batch, repeats, warmup)
     place = as_tuple(batch)[0].device
-    with torch.cuda.device(place) if place.type == "cuda" else nullcontext():  # whose events and kernels are timed
+    with torch.cuda.device(place) if place.type == "cuda" else nullcontext():  # for the events and kernels
         return _profile(layers, batch, repeats, warmup, None if progress is None else not progress)
 
 
 def _checked(model: Any, batch: Any, repeats: Any, warmup: Any) -> list[nn.Module]:
-    """The layers; refused where there is nothing to profile, or nothing to profile it on."""
+    """The model's layers; refuses arguments that cannot be profiled."""
     layers = layers_of(model)
     if not layers:
         raise PipelagError("the model has no layers; give an nn.Sequential, or a list of modules")
     for number, layer in enumerate(layers, start=1):
         if not isinstance(layer, nn.Module):
-            raise PipelagError(f"layer {number} of the model is {shown(layer)}, and should be an nn.Module")
+            raise PipelagError(f"layer {number} of the model is {shown(layer)}; it should be an nn.Module")
     if not as_tuple(batch) or not all(isinstance(part, torch.Tensor) for part in as_tuple(batch)):
         raise PipelagError(
             f"the batch is {kind_of(batch)}; it should be the model's input, a tensor or a tuple of tensors"
         )
     if not all(part.numel() for part in as_tuple(batch)):
-        raise PipelagError("the batch has no samples, on which nothing can be timed; give the model's input")
+        raise PipelagError("the batch has no samples; give an input of the model with at least one")
     for name, value, least in (("repeats", repeats, 1), ("warmup", warmup, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise PipelagError(f"{name} is {shown(value)}; it should be a whole number from {least} on")
@@ -98,7 +99,7 @@ def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hid
                 with clock.timing(backward[index], ("backward", index)):
                     if outputs:
                         torch.autograd.backward(outputs, output_gradients)
-                before = as_tuple(passes[-1][1]) if passes else ()  # what has no gradient is handed none
+                before = as_tuple(passes[-1][1]) if passes else ()  # outputs without a gradient get none
                 gradients = [
                     _gradient(t) for t, source in zip(as_tuple(received), before, strict=False) if source.requires_grad
                 ]
@@ -115,7 +116,7 @@ def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hid
 
 @contextmanager
 def _gradients_aside(module: nn.Module) -> Iterator[None]:
-    """Parameters have no gradients inside, to which a backward would add, and afterwards those that they had."""
+    """Take away the parameters' gradients, to which a backward would add, and put them back afterwards."""
     held = [(parameter, parameter.grad) for parameter in module.parameters()]
     module.zero_grad(set_to_none=True)
     try:
@@ -137,7 +138,7 @@ def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]
         where = f"while profiling: layer {index + 1} ({name}), input {shape_of(received)}"
         with noting(where), kept_for_backward(known) as kept_bytes:
             value = layer(received)
-        # The output that the next layer keeps as its input is counted there, as this layer's output.
+        # The next layer keeps this layer's output as its input. Its bytes are counted there, as `out` of this layer.
         outputs = {t.untyped_storage().data_ptr() for t in as_tuple(value)}
         passing = {t.untyped_storage().data_ptr() for t in as_tuple(received)}
         new = sum(
@@ -159,25 +160,25 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
 
 
-AHEAD = 3.0  # times as long as its calls took at best, a GPU is kept busy before something that is timed
-LONGEST = 50.0  # milliseconds of that
+AHEAD = 3.0  # before a timed pass the GPU is kept busy for this many times the shortest time that its calls took
+LONGEST = 50.0  # the most milliseconds for which it is kept busy
 
 
 class Clock:
-    """Notes milliseconds. On a GPU by events, read once a round is over, so that no layer waits for the one before.
+    """Measures milliseconds: on a GPU with events, read when a round is over, so that no layer waits for another.
 
-    Events see a GPU wait for calls. So from the third time on it is kept busy while what is timed is called; the first
-    time says nothing, as libraries choose their kernels then.
+    Events would include the time in which the GPU waits for calls. So from the third time on the GPU is kept busy while
+    the calls of a pass are made. The duration of the first calls is not used, because libraries choose kernels then.
     """
 
     def __init__(self, events: bool) -> None:
         self.events = events
         self.pending: list[tuple[list[float], Any, Any]] = []
-        self.called: dict[Any, float] = {}  # milliseconds that the calls of something took at best
+        self.called: dict[Any, float] = {}  # by pass: the shortest time that its calls took, in milliseconds
         self.cycles = self._cycles() if events else 0.0
 
     def _cycles(self) -> float:
-        """Of the GPU's clock, in a millisecond."""
+        """The cycles of the GPU's clock per millisecond."""
         asked, spent = 2_000_000, list[float]()
         for _ in range(2):  # the first one is slow
             start = self.mark()
@@ -188,7 +189,7 @@ class Clock:
         return asked / spent[-1]
 
     def mark(self) -> Any:
-        """Now: a second, or an event."""
+        """The present moment: in seconds, or as an event on the GPU."""
         if not self.events:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -197,7 +198,10 @@ class Clock:
 
     @contextmanager
     def timing(self, into: list[float], what: Any) -> Iterator[None]:
-        """Add what this takes to a list, on a GPU once it is `read`. what: the same for the same calls."""
+        """Append the milliseconds of what runs inside to a list, on a GPU at the next `read`.
+
+        what: a key of the timed pass, the same for the same calls.
+        """
         if self.called.get(what, inf) < inf:
             torch.cuda._sleep(int(min(AHEAD * self.called[what], LONGEST) * self.cycles))
         start, begun = self.mark(), time.perf_counter()
@@ -210,7 +214,7 @@ class Clock:
             into.append(1e3 * (end - start))
 
     def read(self) -> None:
-        """Wait until all is done."""
+        """Wait for the GPU, and append all times that are still pending to their lists."""
         if self.pending:
             torch.cuda.synchronize()
         for into, start, end in self.pending:

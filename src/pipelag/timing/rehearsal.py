@@ -1,8 +1,8 @@
-"""What a method's weight policy moves and holds on a stage, seen by rehearsing it.
+"""Count the bytes that a method's weight policy moves and holds on a stage, by rehearsing the policy.
 
-A rehearsal performs the stage's row of the schedule with the very objects that the executors use
-(`pipelag.stage.policy`, the optimizer), but for the passes themselves. So a method of tomorrow is counted as those of
-today.
+A rehearsal performs the stage's row of the schedule with the same objects that the executors use
+(`pipelag.stage.policy`, the optimizer), but without the passes themselves. So a new method is counted without code of
+its own.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pipelag.stage.weights import FlatParameters, shadows
 
 KINDS = ("F", "B", "U", "step")
 FLOAT = 4
-PADDED = 64  # bytes; weights begin on multiples of it (`FlatParameters`), so that a tensor as large needs no padding
-COUNTED = 2  # updates that traffic is counted over: in the steady state each is like the one before
+PADDED = 64  # bytes; weights begin on multiples of it (`FlatParameters`), so a tensor of this size needs no padding
+COUNTED = 2  # the updates over which traffic is counted; in the steady state all are alike
 UNMOVED = ("aten::detach", "aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::lift")
-OVERWRITES = ("aten::copy_", "aten::_foreach_copy_", "aten::fill_", "aten::zero_")  # these do not read what they fill
+OVERWRITES = ("aten::copy_", "aten::_foreach_copy_", "aten::fill_", "aten::zero_")  # these do not read what they write
 
 
 @dataclass
 class Moved:
     """Bytes that go between a device's memory and its processors, per byte of weights.
 
-    separate: every operator reads what it is given and writes what it makes, as the rooflines of the passes have it.
+    separate: every operator reads its operands from memory and writes its result, as in the rooflines of the passes.
     fused: every step of the policy (showing weights, predicting, following an average) is one kernel, which reads each
-        tensor once and keeps what it makes on the way in registers.
+        tensor once and keeps intermediate results in registers.
     """
 
     separate: float = 0.0
@@ -49,9 +49,10 @@ class Moved:
 class Held:
     """Bytes of a stage in this package's executors, as `Record.memory` counts them.
 
-    weights: the live ones, each tensor padded to `PADDED`. copies: other versions of them, and what passes read of
-    these. remembered: what the policy follows besides (XPipe's moments over SGD, PipeMare's delta). optimizer: its
-    state.
+    weights: the live weights, each tensor padded to a multiple of `PADDED`.
+    copies: other versions of them, and the weights computed from versions for passes to read.
+    remembered: the policy's other state (XPipe's moments over SGD, PipeMare's delta).
+    optimizer: the optimizer's state.
     """
 
     weights: float
@@ -62,13 +63,13 @@ class Held:
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What a method does with the weights of one stage of a full pipeline.
+    """What a method moves and holds of the weights of one stage of a full pipeline.
 
-    moved: for an update, of a minibatch or a round of replicas, by what it is for. "F", "B": bringing in what the
-        forwards and backwards of all its microbatches read. "U": what it does beyond the optimizer's step (predictions
-        of the new version among it), "step": that step.
-    copies, remembered, state: bytes held per byte of weights (see `Held`); numbers: bytes of the optimizer's counts of
-        steps, per tensor.
+    moved: bytes moved per update (of a minibatch, or a round of replicas), by purpose. "F" and "B": loading the
+        weights that the forwards and backwards of all its microbatches read. "step": the optimizer's step. "U": the
+        rest of the update, such as predictions from the new version.
+    copies, remembered, state: bytes held per byte of weights (see `Held`; `state` is the optimizer's).
+    numbers: bytes of the optimizer's step counts, per tensor.
     """
 
     moved: dict[str, Moved]
@@ -78,7 +79,7 @@ class Rehearsed:
     numbers: int
 
     def held(self, sizes: Sequence[int]) -> Held:
-        """What a stage whose weights are tensors of so many bytes holds."""
+        """The bytes that a stage holds whose weights are tensors of these sizes in bytes."""
         padded = sum(-(-size // PADDED) * PADDED for size in sizes)
         state = self.state * sum(sizes) + self.numbers * sum(1 for size in sizes if size)
         return Held(padded, self.copies * padded, self.remembered * padded, state)
@@ -91,7 +92,7 @@ class Traffic(TorchDispatchMode):
         super().__init__()
         self.separate = self.fused = 0
         self.read, self.written, self.made = set[int](), set[int](), set[int]()
-        self.alive: list[torch.Tensor] = []  # an identity is given again once its storage is gone
+        self.alive: list[torch.Tensor] = []  # kept, as a new storage may get the identity of one that is gone
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -114,7 +115,7 @@ class Traffic(TorchDispatchMode):
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
-    """The tensors as large as weights; what has no dimension is a number, such as an optimizer's count of its steps."""
+    """The tensors among these values, except numbers (no dimensions), such as an optimizer's step count."""
     return [t for t in tree_leaves(values) if isinstance(t, torch.Tensor) and t.dim()]
 
 
@@ -133,10 +134,10 @@ def operands(func: Any, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], lis
 
 
 class Rehearsal:
-    """A stage with one tensor of weights, or the first of its replicas, before its first minibatch.
+    """A stage, or the first of its replicas, with one tensor of weights, before its first minibatch.
 
     Args:
-        back: versions that it keeps behind the live one (`Method.versions_back`).
+        back: the number of versions that the stage keeps behind the live one (`Method.versions_back`).
     """
 
     def __init__(self, method: Method, optimizer: OptimizerFactory, stage: int, delays: Delays, back: int) -> None:
@@ -154,14 +155,14 @@ class Rehearsal:
 
     @contextmanager
     def counting(self, kind: str) -> Iterator[None]:
-        """Add what happens inside to `moved`."""
+        """Add the bytes that are moved inside to `moved`."""
         with Traffic() as traffic:
             yield
         self.moved[kind].separate += traffic.separate
         self.moved[kind].fused += traffic.fused
 
     def perform(self, action: Action) -> None:
-        """Do what an action does with the weights."""
+        """Do with the weights what an action does, without its pass."""
         if action.kind == "U":
             self.update()
         if action.kind not in ("F", "B"):
@@ -172,7 +173,7 @@ class Rehearsal:
             self.weights.load(action.kind, max(0, update - lags[j]), j)
 
     def update(self) -> None:
-        """An update, as the executors make one."""
+        """Make an update as the executors do."""
         for shadow in self.shadows:
             shadow.grad = torch.ones_like(shadow)
         with self.counting("U"):
@@ -185,7 +186,7 @@ class Rehearsal:
             self.weights.prepare()
 
     def result(self, updates: int) -> Rehearsed:
-        """Per byte of weights, what was moved per update, of so many, and what the stage holds."""
+        """What the stage has moved per update, over so many updates, and what it holds."""
         remembered = sum(size_of(memory.buffers) for memory in self.weights.memories.values())
         values = [value for entry in self.optimizer.state.values() for value in entry.values()]
         state = [value for value in values if isinstance(value, torch.Tensor)]
@@ -201,7 +202,7 @@ class Rehearsal:
 
 
 def size_of(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of all of them."""
+    """The bytes of all these tensors."""
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
@@ -213,10 +214,10 @@ def rehearse(
     microbatches: int = 1,
     replicas: Sequence[int] = (),
 ) -> Rehearsed:
-    """Rehearse a stage (of several replicas: the first) until its pipeline is full, and count from there.
+    """Rehearse a stage (or the first of its replicas) until its pipeline is full, and count from there.
 
     Raises:
-        PipelagError: a method that the optimizer, the number of microbatches or replicas do not suit.
+        PipelagError: the method does not suit the optimizer, the number of microbatches or the replicas.
     """
     delays = method.delays(stages, microbatches, replicas)
     back = method.versions_back(stages, microbatches, replicas)[stage - 1]

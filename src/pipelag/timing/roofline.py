@@ -1,8 +1,8 @@
-"""A model's profile without running it: every operator takes as long as its device's data sheet allows.
+"""A model's profile without running it: every operator takes the least time that its device's data sheet allows.
 
-The roofline of Williams et al. (2009): an operator lasts max(operations / peak rate, bytes moved / memory bandwidth).
-Runs on the meta device, so that an ImageNet network is profiled in a second on any machine. It says what a perfect
-library would reach: small or oddly shaped operators are slower in truth.
+This is the roofline of Williams et al. (2009): an operator takes max(operations / peak rate, bytes moved / memory
+bandwidth). The model is on the meta device, so that an ImageNet network is profiled in a second on any machine. The
+times are those of a perfect library; in truth small or oddly shaped operators are slower.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pipelag.timing.sheets import Device, data_sheet
 from pipelag.timing.storages import Saved, id_of
 from pipelag.timing.unrolled import Unrolled
 
-# Of their first tensor these read no more elements than their result has, and the loss than there are targets
+# These read from their first tensor only as many elements as their result has (the loss: as there are targets).
 PICKING = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather", "aten::nll_loss_forward"}
-OVERWRITING = ("aten::copy_", "aten::fill_", "aten::zero_")  # do not read what they write
+OVERWRITING = ("aten::copy_", "aten::fill_", "aten::zero_")  # these do not read what they write
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One that has run: its name, the shapes of its tensors, floating-point operations and bytes moved."""
+    """An operator that has run: its name, the shapes of its tensors, floating-point operations and bytes moved."""
 
     name: str
     shapes: tuple[torch.Size, ...]
@@ -42,7 +42,7 @@ class Operator:
 
 
 class Roofline(TorchDispatchMode):
-    """Counts the operators that run inside, in the order of their first; `seconds` is what they take."""
+    """Counts the operators that run inside, in the order of first use; `seconds` is the time that they take."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Roofline(TorchDispatchMode):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What runs inside does not count."""
+        """Do not count what runs inside."""
         self.counting = False
         try:
             yield
@@ -72,16 +72,19 @@ class Roofline(TorchDispatchMode):
 
     @property
     def seconds(self) -> float:
-        """Of all operators."""
+        """The time of all operators counted."""
         flops, bandwidth = self.device.flops, self.device.bandwidth
         return sum(n * max(o.operations / flops, o.moved / bandwidth) for o, n in self.operators.items())
 
 
 def moved_bytes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
-    """What an operator reads and writes: all of its tensors, broadcast ones once, but what it does not touch."""
+    """The bytes that an operator reads and writes: all its tensors, except elements that it does not touch.
+
+    A broadcast tensor counts with the size of its storage.
+    """
     read, written = ([t for t in tree_leaves(each) if torch.is_tensor(t)] for each in ((args, kwargs), out))
     if name.startswith(OVERWRITING):
-        return sum(map(_bytes, read))  # itself among them
+        return sum(map(_bytes, read))  # among them the tensor that is written
     moved = sum(map(_bytes, read + written))
     if name.split(".")[0] in PICKING:
         table, second = read[:2]
@@ -95,13 +98,17 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str) -> Profile:
-    """The profile of a model on the meta device, `batch` its input there.
+    """The roofline profile of a model on the meta device.
+
+    Args:
+        batch: the model's input, on the meta device.
+        device: the name of a data sheet (`pipelag.timing.sheets`).
 
     Raises:
-        PipelagError: unknown device (the nearest is named).
+        PipelagError: an unknown device (the message names the nearest).
     """
     sheet = data_sheet(device)
-    nn.ModuleList(model).zero_grad(set_to_none=True)  # or gradients of before would be added to, which takes time
+    nn.ModuleList(model).zero_grad(set_to_none=True)  # adding to earlier gradients would count
     rows, value = [], batch
     once = weight_bytes(list(model))
     unrolled = Unrolled()
@@ -127,7 +134,7 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
                 1e3 * forward.seconds,
                 1e3 * backward.seconds,
                 out,
-                inside + (0 if number == len(model) else new),  # what only passes through is kept once
+                inside + (0 if number == len(model) else new),  # what only passes through a layer is kept once
                 once[number - 1],
             )
         )
@@ -135,6 +142,6 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
 
 
 def _detached(value: Any) -> Any:
-    """The same, as leaves: a gradient goes back to where one is asked for, and not to a batch or to frozen layers."""
+    """The value as leaves of the graph, which require a gradient where it did: not a batch or frozen layers' output."""
     copies = tuple(t.detach().requires_grad_(t.requires_grad) for t in as_tuple(value))
     return copies if isinstance(value, tuple) else copies[0]

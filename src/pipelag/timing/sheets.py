@@ -1,4 +1,4 @@
-"""What devices can do, by their makers' data sheets."""
+"""Peak rates, bandwidths and memory of devices, from their makers' data sheets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from pipelag.errors import unknown
 
 @dataclass(frozen=True)
 class Device:
-    """A data sheet: floating-point operations (float32, if the name says no other) and bytes per second; bytes."""
+    """A data sheet.
+
+    flops: floating-point operations per second, in float32 unless the device's name says otherwise.
+    bandwidth: bytes per second of the memory.
+    memory: bytes.
+    """
 
     flops: float
     bandwidth: float
     memory: float = float("inf")
 
 
-GIB = 2**30  # what the sheets call a GB of memory
+GIB = 2**30  # the sheets' GB of memory
 
-# As NVIDIA's data sheets have them, at boost clocks. A sheet that rounds its rate is left for cores x 2 x boost clock.
+# Rates at boost clocks from NVIDIA's data sheets; where a sheet rounds its rate, cores x 2 x boost clock instead.
 DEVICES = {
     "v100": Device(15.7e12, 900e9, 16 * GIB),  # NVIDIA V100 SXM2
     "v100_fp16": Device(125e12, 900e9, 16 * GIB),  # its tensor cores; for models and inputs of half precision
@@ -35,7 +40,11 @@ DEVICES = {
 
 
 def data_sheet(name: str) -> Device:
-    """A device by name; the nearest is named where it is not known."""
+    """The data sheet of the device of this name.
+
+    Raises:
+        PipelagError: an unknown device (the message names the nearest).
+    """
     if name not in DEVICES:
         raise unknown("device with a data sheet", name, DEVICES)
     return DEVICES[name]

@@ -1,4 +1,4 @@
-"""What autograd keeps on the meta device, where tensors have no address but their storages an identity."""
+"""Count what autograd keeps on the meta device, where tensors have no address, but their storages an identity."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import torch
 
 
 def id_of(tensor: torch.Tensor) -> int:
-    """A storage's identity."""
+    """The identity of a tensor's storage."""
     return int(tensor.untyped_storage()._cdata)
 
 
 class Saved:
-    """A hook for saved tensors: bytes by storage, each once, of all but the storages `but`."""
+    """A hook for saved tensors that notes the bytes of each storage once, except of the storages `but`."""
 
     def __init__(self, but: set[int]) -> None:
         self.but, self.bytes = but, dict[int, int]()
-        self.alive: list[torch.Tensor] = []  # an identity is given again once its storage is gone
+        self.alive: list[torch.Tensor] = []  # kept, as a new storage may get the identity of one that is gone
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note a tensor that is saved; it is saved as it is."""
+        """Note a tensor that is saved, and return it unchanged."""
         place = id_of(tensor)
         if place not in self.but:
             self.bytes[place] = tensor.untyped_storage().nbytes()

@@ -1,8 +1,9 @@
-"""When every action of a schedule begins, where each link has one sender: the longest path to it, found in one sweep.
+"""Find when every action of a schedule begins, in one sweep over the actions, where each link has one sender.
 
-A worker sends what it has to over a link in the order of its own list, so all that an action waits for is known before
-it runs: the action before it, one message, and the message before that on the same link. Each worker that can go on
-does: many of them all at once, an action each, as arrays; few of them one by one, each until a message is missing.
+A worker sends its messages over a link in the order of its own actions. So all that an action waits for is known before
+the run: the action before it, one message, and the previous message on the same link. The start of an action is the
+longest path to it. While many workers can go on, the sweep performs one action of each at once, with arrays; when they
+are few, it takes them one by one, each until a message is missing.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import numpy as np
 
 from pipelag.timing.wiring import ALWAYS, MEETING, NOT_YET, Wiring
 
-WIDE = 64  # workers from which on arrays are faster than one worker after the other
+WIDE = 64  # from this many workers on, arrays are faster than one worker after the other
 
 
 class Sweep:
-    """One run.
+    """One run of the sweep over a schedule. All times are in seconds.
 
-    start, there: [actions], the seconds at which each begins, and at which its message is where it is needed (its end,
-    where it sends none). position, free: [workers], the action that each performs next, and from when on it can.
+    start: [actions], when each action begins.
+    there: [actions], when its message has arrived, or when the action ends, if it sends none.
+    position: [workers], the action that each worker performs next.
+    free: [workers], from when on the worker can perform it.
     last: [links], when the last message has arrived.
     """
 
@@ -30,14 +33,14 @@ class Sweep:
         self.wiring, self.count = wiring, len(table)
         self.start = np.zeros(self.count)
         self.there = np.full(self.count + 3, NOT_YET)
-        self.there[ALWAYS] = 0.0  # the entries of NEVER and MEETING beside it stay as they are
+        self.there[ALWAYS] = 0.0  # the entries of NEVER and MEETING beside it stay NOT_YET
         self.position, self.ends = table.bounds[:-1].copy(), table.bounds[1:]
         self.free = np.zeros(table.count)
-        self.last = np.zeros(wiring.links + 1)  # and one for what is sent nowhere
-        self.meeting: dict[tuple[int, int], list[int]] = {}  # the replicas that have come to a sum
+        self.last = np.zeros(wiring.links + 1)  # the entry after the links is for actions that send nothing
+        self.meeting: dict[tuple[int, int], list[int]] = {}  # by (stage, number): the replicas that wait for a sum
 
     def run(self) -> tuple[np.ndarray, np.ndarray, list[int]]:
-        """(start, there, how many actions of its list each worker has begun)."""
+        """Run the sweep; returns `start`, `there` and how many of its actions each worker has begun."""
         most = len(self.position) + 1 if (self.wiring.source == MEETING).any() else WIDE
         going = deque(self.ready(MEETING).tolist())
         while going:
@@ -47,13 +50,13 @@ class Sweep:
         return self.start, self.there[: self.count], (self.position - self.wiring.table.bounds[:-1]).tolist()
 
     def ready(self, also: int | None = None) -> np.ndarray:
-        """The workers whose next message is there, and those whose next source is `also`."""
-        source = self.wiring.source.take(self.position, mode="clip")  # of who is done, some other's
+        """The workers whose next action's message has arrived, and those whose next action has the source `also`."""
+        source = self.wiring.source.take(self.position, mode="clip")  # masked below where a worker is done
         possible = (self.there[source] >= 0) | (source == also)
         return np.flatnonzero(possible & (self.position < self.ends))
 
     def all_at_once(self) -> np.ndarray:
-        """An action each of all workers that can go on, again and again, while there are many; returns the last few."""
+        """Perform one action of every worker that can go on, repeatedly, while these are many; returns the last few."""
         wiring, there, holds = self.wiring, self.there, not self.wiring.topology.overlap
         while len(here := self.ready()) >= WIDE:
             at = self.position[here]
@@ -69,7 +72,10 @@ class Sweep:
         return here
 
     def one_by_one(self, going: deque[int], most: int) -> None:
-        """Each of these workers until it waits, and whoever it wakes; until nobody, or `most` workers, can go on."""
+        """Perform the actions of each of these workers, and of those that it wakes, until it has to wait.
+
+        Stops when no worker can go on, or when `most` workers can.
+        """
         wiring, holds = self.wiring, not self.wiring.topology.overlap
         source, links, targets, cost = viewed(wiring.source, wiring.link, wiring.target, wiring.cost)
         start, there, last, position, free = viewed(self.start, self.there, self.last, self.position, self.free)
@@ -110,7 +116,7 @@ class Sweep:
             position[worker], free[worker] = at, now
 
     def meet(self, worker: int, going: deque[int]) -> bool:
-        """Come to a sum of gradients; the last replica to come lets all of them begin it, and returns True."""
+        """Have a replica wait for its stage's sum of gradients; returns whether it was the last, so that all begin."""
         table, at = self.wiring.table, int(self.position[worker])
         stage, number = int(table.stages[at]), int(table.numbers[at])
         come = self.meeting.setdefault((stage, number), [])
@@ -130,5 +136,5 @@ class Sweep:
 
 
 def viewed(*arrays: Any) -> list[Any]:
-    """The same arrays, quicker to read and write one entry at a time."""
+    """Views of the arrays that are quicker to read and write one entry at a time."""
     return [memoryview(each) for each in arrays]

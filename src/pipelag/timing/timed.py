@@ -1,7 +1,7 @@
-"""The timed executor: how long would a schedule take on a machine that is not here?
+"""The timed executor: how long would a schedule take on another machine?
 
-Every worker performs its actions in order, each as soon as the worker is free and the inputs are there; outputs travel
-over the links of a topology. Deterministic, and exact: nothing is sampled.
+Every worker performs its actions in order, each as soon as the worker is free and the action's inputs have arrived;
+outputs travel over the links of a topology. The times are deterministic and exact: nothing is sampled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Span(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A message on its way: the output (F) or input gradient (B) of `action`, between two workers."""
+    """A message between two workers: the output (F) or input gradient (B) of `action`; times in seconds."""
 
     source: int
     target: int
@@ -45,12 +45,15 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Timing:
-    """What a schedule takes.
+    """The result of `pipelag.time`: when every action of a schedule runs, and what follows from it.
+
+    Its properties give seconds (`makespan`, `steady_period`, `busy`), shares from 0 to 1 (`utilisation`, `bubble`),
+    minibatches per second (`throughput`) and bytes per worker (`peak_memory`).
 
     Args:
         wiring: of the schedule.
-        start, arrival: [actions of the schedule's table]: the seconds at which each begins, and at which its message is
-            there.
+        start, arrival: one entry per action of the schedule's table: the second at which it begins, and the second at
+            which its message has arrived.
         weights: bytes that each worker holds all the time.
     """
 
@@ -61,17 +64,17 @@ class Timing:
 
     @property
     def schedule(self) -> Schedule:
-        """The one that was timed."""
+        """The schedule that was timed."""
         return self.wiring.schedule
 
     @cached_property
     def end(self) -> np.ndarray:
-        """[actions of the schedule's table], seconds."""
+        """[actions of the schedule's table], the second at which each action ends."""
         return self.start + self.wiring.seconds[self.wiring.cost]
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """All actions in the order in which they begin. Updates have spans of their own where they take time."""
+        """All actions in the order in which they begin; updates are included if they take time."""
         table = self.schedule.table
         order = np.lexsort((table.workers, self.start))
         parts = (table.workers[order].tolist(), self.start[order].tolist(), self.end[order].tolist())
@@ -86,7 +89,7 @@ class Timing:
         table, wiring = self.schedule.table, self.wiring
         sent = np.flatnonzero((wiring.link >= 0) & (wiring.message[wiring.cost] > 0))
         sent = sent[np.lexsort((self.arrival[sent], wiring.link[sent]))]
-        before = np.zeros(len(sent))  # when the one before on the same link has arrived
+        before = np.zeros(len(sent))  # when the previous message on the same link has arrived
         same = wiring.link[sent][1:] == wiring.link[sent][:-1]
         before[1:][same] = self.arrival[sent][:-1][same]
         begin = np.maximum(self.end[sent], before)
@@ -103,7 +106,7 @@ class Timing:
 
     @cached_property
     def memory(self) -> tuple[tuple[tuple[float, float], ...], ...]:
-        """Per worker, (second, bytes) whenever its activations and weights change."""
+        """Per worker, pairs (second, bytes): when the memory that it holds changes, and how much it then holds."""
         return tuple(tuple(zip([0.0, *times.tolist()], held.tolist(), strict=True)) for times, held in self._memory())
 
     @cached_property
@@ -113,7 +116,7 @@ class Timing:
 
     @cached_property
     def busy(self) -> tuple[float, ...]:
-        """Seconds each worker computes."""
+        """The seconds that each worker computes."""
         bounds = self.schedule.table.bounds
         lasting = self.end - self.start
         return tuple(float(lasting[a:b].sum()) for a, b in zip(bounds[:-1], bounds[1:], strict=True))
@@ -132,17 +135,17 @@ class Timing:
     def steady_period(self) -> float:
         """Seconds per minibatch once the pipeline is full: the mean over the middle half of the run.
 
-        Counted at the first stage's updates, the last to happen for a minibatch.
+        Measured at the first stage's updates, the last actions of a minibatch.
         """
         table = self.schedule.table
         updates = np.flatnonzero((table.kinds == U) & (table.stages == 1))
         of_number = np.full(int(table.numbers[updates].max(initial=-1)) + 1, -1.0)
-        of_number[table.numbers[updates]] = self.end[updates]  # one for all replicas, which step together
+        of_number[table.numbers[updates]] = self.end[updates]  # one entry for all replicas, which step together
         done = np.sort(of_number[of_number >= 0]).tolist()
         if len(done) < 4:
             return self.makespan / self.schedule.minibatches
         low, high = len(done) // 4, len(done) - 1 - len(done) // 4
-        minibatches = self.schedule.periods[0] // self.schedule.microbatches  # of an update
+        minibatches = self.schedule.periods[0] // self.schedule.microbatches  # per update
         return (done[high] - done[low]) / ((high - low) * minibatches)
 
     @property
@@ -151,23 +154,23 @@ class Timing:
         return 1 / self._some(self.steady_period)
 
     def _some(self, seconds: float) -> float:
-        """Refuse to divide by no time at all."""
+        """These seconds; refuses to divide by zero."""
         if not seconds:
             raise PipelagError(
-                f"schedule '{self.schedule.name}' takes no time with these costs, so nothing is told per second; give "
+                f"schedule '{self.schedule.name}' takes no time with these costs, so it has no throughput; give "
                 "its stages a forward or a backward above 0"
             )
         return seconds
 
     @cached_property
     def peak_memory(self) -> tuple[float, ...]:
-        """Bytes per worker."""
+        """The most bytes that each worker holds at any time."""
         return tuple(float(held.max()) for _, held in self._memory())
 
     def _memory(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Per worker, when what it holds changes, and how much it holds: at first, and then after each change.
+        """Per worker, the seconds at which its memory changes, and the bytes that it holds at first and after each.
 
-        What another worker's backward releases is gone before what begins at the same time.
+        What another worker's backward releases is released before an action that begins at the same time.
         """
         table, bytes_changed = self.schedule.table, self.wiring.bytes_changed()
         away = np.flatnonzero(table.kinds == B)
@@ -195,13 +198,13 @@ def time_schedule(
     topology: Topology | None = None,
     versions: Sequence[int] | None = None,
 ) -> Timing:
-    """Time a schedule.
+    """Time a schedule on a machine given by stage costs and links.
 
     Args:
         costs: one per stage (`Profile.cut`, `uniform`).
-        topology: the links; none: messages take no time. Replicas of a stage sum their gradients in a ring (S), in
-            which each sends 2 (r-1)/r of the weights' bytes in 2 (r-1) messages; none begins before all have come.
-        versions: how many copies of its weights each stage holds (`weight_versions`); none: one.
+        topology: the links; None: messages take no time. The r replicas of a stage sum their gradients in a ring (S),
+            in which each sends 2 (r-1)/r of the weights' bytes in 2 (r-1) messages; the sum begins when all are ready.
+        versions: how many copies of its weights each stage holds (`weight_versions`); None: one.
 
     Raises:
         PipelagError: costs for another number of stages, or a schedule that deadlocks.
@@ -215,7 +218,14 @@ def time_schedule(
 def timing_of(
     wiring: Wiring, start: np.ndarray, arrival: np.ndarray, begun: Sequence[int], versions: Sequence[int] | None
 ) -> Timing:
-    """What a run found. Raises `PipelagError` where some worker has not begun all its actions."""
+    """The timing that a run of the sweep or the event loop has found.
+
+    Args:
+        begun: how many of its actions each worker has begun.
+
+    Raises:
+        PipelagError: a deadlock: some worker has not begun all its actions.
+    """
     schedule = wiring.schedule
     for worker, (done, row) in enumerate(zip(begun, schedule.workers, strict=True)):
         if done < len(row):
@@ -228,5 +238,5 @@ def timing_of(
 
 
 def weight_versions(method: str | Method, stages: int, microbatches: int = 1) -> tuple[int, ...]:
-    """The copies of its weights that each stage of a method holds."""
+    """The number of copies of its weights that each stage holds under a method."""
     return get(method).weight_copies(stages, microbatches)

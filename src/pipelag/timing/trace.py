@@ -1,4 +1,4 @@
-"""Timelines as Chrome trace JSON, which Perfetto and chrome://tracing open: from the timed executor, or from logs."""
+"""Write timelines, of the timed executor or from logs, as Chrome trace JSON for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ COLOURS = {"F": "thread_state_running", "B": "thread_state_runnable", "R": "yell
 
 
 def row_of(worker: int, action: Action, start: float, end: float, microbatches: int) -> dict[str, Any]:
-    """The timeline row of an action; `microbatch` (or, of an update, minibatch) where a minibatch has several."""
+    """The timeline row of an action.
+
+    If minibatches have several microbatches, the row also has `microbatch`, the action's number. For an update or a sum
+    this is the number of the minibatch.
+    """
     kind, stage, number = action
     per = 1 if kind in ("U", "S") else microbatches
     row = {"worker": worker, "start": start, "end": end, "kind": kind, "stage": stage, "minibatch": number // per}
@@ -33,11 +37,11 @@ def transfer_rows(timing: Timing) -> list[dict[str, Any]]:
 
 
 def trace_events(rows: Iterable[Mapping[str, Any]], second: float = 1.0) -> list[dict[str, Any]]:
-    """Complete ("X") events from timeline rows, one track per worker, times in microseconds.
+    """Complete ("X") trace events from timeline rows, one track per worker, times in microseconds.
 
     Args:
-        rows: with worker, start, end, kind, stage and minibatch; whatever else they have becomes the event's arguments.
-        second: how many seconds a unit of `start` and `end` is.
+        rows: each has worker, start, end, kind, stage and minibatch; other keys become the event's arguments.
+        second: how many seconds one unit of `start` and `end` is.
     """
     events: list[dict[str, Any]] = []
     named: set[int] = set()
@@ -65,6 +69,6 @@ def trace_events(rows: Iterable[Mapping[str, Any]], second: float = 1.0) -> list
 
 
 def write_trace(rows: Iterable[Mapping[str, Any]], path: Path, second: float = 1.0) -> None:
-    """Write the rows' trace; open the file at ui.perfetto.dev or in chrome://tracing."""
+    """Write timeline rows as a trace file, to be opened at ui.perfetto.dev or in chrome://tracing."""
     content = {"traceEvents": trace_events(rows, second), "displayTimeUnit": "ms"}
     write_whole(path, json.dumps(content, separators=(",", ":")))

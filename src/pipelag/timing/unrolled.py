@@ -1,9 +1,9 @@
-"""Rooflines of LSTMs without running them word by word: a few short sequences tell what a long one takes.
+"""Rooflines of LSTMs without running every step: the costs of a long sequence are extrapolated from short ones.
 
-On the meta device torch runs an LSTM step by step, some eighty operators for every word. What a sequence of T steps
-runs is some operators once for every step, all of one shape, and a few on the whole sequence, whose operations and
-bytes grow in proportion to T. So sequences of 3, 4 and 5 steps give both as straight lines; where anything does
-not lie on one, the sequence is run in full.
+On the meta device torch runs an LSTM step by step, with some eighty operators per word. For a sequence of T steps, some
+operators run once per step, all with the same shapes, and a few run once on the whole sequence, with operations and
+bytes linear in T. So both follow from sequences of 3, 4 and 5 steps as straight lines. If some number does not lie on
+one, the whole sequence is run.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pipelag.timing.storages import Saved, id_of
 if TYPE_CHECKING:
     from pipelag.timing.roofline import Operator, Roofline
 
-SHORT = (3, 4, 5)  # steps of the sequences that are run
+SHORT = (3, 4, 5)  # the numbers of steps of the sequences that are run
 Tensors = tuple[torch.Tensor, ...]
 Layout = tuple[int, ...]  # a tensor's sizes, then its strides
 
 
 class Crooked(Exception):
-    """Something does not grow in proportion to the steps."""
+    """Some number is not linear in the number of steps."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of torch.lstm: a sequence, its first states, weights, and the arguments that are no tensors."""
+    """A call of torch.lstm: the sequence, the initial states, the weights, and the arguments that are no tensors."""
 
     sequence: torch.Tensor
     first: Tensors
@@ -43,21 +43,24 @@ class Call:
 
     @property
     def along(self) -> int:
-        """The dimension of the steps."""
+        """The dimension of the sequence that counts its steps."""
         return 1 if self.options[-1] else 0
 
     @property
     def tensors(self) -> Tensors:
-        """All of them."""
+        """All tensor arguments."""
         return (self.sequence, *self.first, *self.weights)
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Calls of one key cost the same."""
+        """A key that is equal for calls of equal cost."""
         return (*((*layout(t), t.dtype, t.requires_grad) for t in self.tensors), self.options)
 
     def shortened(self, steps: int) -> Call:
-        """The same on a sequence of so many steps, laid out alike; all tensors are leaves."""
+        """The same call on a sequence of so many steps, with its dimensions in the same order in memory.
+
+        All its tensors are leaves of the graph.
+        """
         shape = [steps if d == self.along else size for d, size in enumerate(self.sequence.shape)]
         order = sorted(range(3), key=self.sequence.stride, reverse=True)
         packed = torch.empty([shape[d] for d in order], dtype=self.sequence.dtype, device="meta")
@@ -68,16 +71,18 @@ class Call:
         return Call(sequence, tuple(copies[:split]), tuple(copies[split:]), self.options)
 
     def run(self) -> Tensors:
-        """(states, last state, last cells)."""
+        """Make the call; returns (states, last state, last cells)."""
         return torch.lstm(self.sequence, self.first, self.weights, *self.options)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a call runs and leaves. forward, backward: operators. outputs, gradients: layouts (None: no gradient).
+    """What a call runs and what it keeps.
 
-    kept_bytes: of what it makes and autograd keeps; inputs_kept, outputs_kept: which of its tensors and its outputs are
-    kept beside.
+    forward, backward: the operators that run.
+    outputs, gradients: the layouts of the outputs, and of the gradients of the call's tensors (None: no gradient).
+    kept_bytes: bytes of the intermediate tensors that autograd keeps.
+    inputs_kept, outputs_kept: which of the call's tensors, and which of its outputs, autograd keeps as well.
     """
 
     forward: Counter[Operator]
@@ -90,7 +95,7 @@ class Cost:
 
 
 class Unrolled(TorchFunctionMode):
-    """While it is active, LSTMs on the meta device are counted instead of run."""
+    """A mode in which LSTMs on the meta device are counted instead of run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +104,7 @@ class Unrolled(TorchFunctionMode):
 
     @contextmanager
     def into(self, clock: Roofline) -> Iterator[None]:
-        """Tell this clock what runs."""
+        """Activate the mode, and add the operators to this clock."""
         self.clock = clock
         with self:
             yield
@@ -113,7 +118,7 @@ class Unrolled(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def cost(self, call: Call, used: tuple[bool, ...]) -> Cost:
-        """Of a call, of whose outputs those `used` have gradients."""
+        """The cost of a call. used: which of its outputs have gradients."""
         key, steps = (call.key, used), call.sequence.shape[call.along]
         if key not in self.costs:
             assert self.clock is not None
@@ -128,7 +133,7 @@ class Unrolled(TorchFunctionMode):
 
 
 class Lstm(torch.autograd.Function):
-    """An LSTM that makes and keeps what torch's does, without any operator; the clock is told those of torch's."""
+    """An LSTM that runs no operator, but makes and keeps tensors like torch's, whose operators the clock counts."""
 
     @staticmethod
     def forward(ctx: Any, mode: Unrolled, options: tuple[Any, ...], states: int, *tensors: torch.Tensor) -> Tensors:  # type: ignore[override]
@@ -155,7 +160,7 @@ class Lstm(torch.autograd.Function):
 
 
 def traced(call: Call, used: tuple[bool, ...], clock: Roofline) -> Cost:
-    """Run a call and its backward, counting."""
+    """Run a call and its backward, and count their cost."""
     weights = {id_of(t) for t in call.weights}
     keep = Saved(weights)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -180,7 +185,7 @@ def traced(call: Call, used: tuple[bool, ...], clock: Roofline) -> Cost:
 
 
 def extended(runs: Sequence[Cost], steps: int) -> Cost:
-    """The cost of so many steps, from those of `SHORT`."""
+    """The cost of so many steps, extrapolated from the costs at `SHORT`."""
     first = runs[0]
     if any((run.inputs_kept, run.outputs_kept) != (first.inputs_kept, first.outputs_kept) for run in runs):
         raise Crooked
@@ -197,7 +202,10 @@ def extended(runs: Sequence[Cost], steps: int) -> Cost:
 
 
 def operators(runs: Sequence[Counter[Operator]], steps: int) -> Counter[Operator]:
-    """What so many steps run: those of all `runs` so often, the others, in their order, so much larger."""
+    """The operators that so many steps run.
+
+    Operators found in all `runs` run more often with more steps; the others, matched by their order, become larger.
+    """
     everywhere = {one for one in runs[0] if all(one in run for run in runs)}
     result = Counter({one: at(steps, [run[one] for run in runs]) for one in everywhere})
     growing = [[(one, often) for one, often in run.items() if one not in everywhere] for run in runs]
@@ -213,7 +221,7 @@ def operators(runs: Sequence[Counter[Operator]], steps: int) -> Counter[Operator
 
 
 def layouts(runs: Sequence[Sequence[Layout | None]], steps: int) -> tuple[Layout | None, ...]:
-    """Those of so many steps."""
+    """The layouts at so many steps."""
     return tuple(
         None if None in alike else tuple(at(steps, numbers) for numbers in zip(*alike, strict=True))  # type: ignore[arg-type]
         for alike in zip(*runs, strict=True)
@@ -224,7 +232,7 @@ def at(steps: int, values: Sequence[int]) -> int:
     """The value at so many steps on the straight line through those at `SHORT`.
 
     Raises:
-        Crooked: there is none.
+        Crooked: the values do not lie on a straight line.
     """
     slope = values[1] - values[0]
     if any(value != values[0] + slope * (place - SHORT[0]) for place, value in zip(SHORT, values, strict=True)):
@@ -233,11 +241,11 @@ def at(steps: int, values: Sequence[int]) -> int:
 
 
 def layout(tensor: torch.Tensor) -> Layout:
-    """Sizes and strides."""
+    """A tensor's sizes, then its strides."""
     return (*tensor.shape, *tensor.stride())
 
 
 def blank(where: Layout, like: torch.Tensor) -> torch.Tensor:
-    """A tensor of that layout on the meta device."""
+    """An empty tensor of this layout on the meta device."""
     half = len(where) // 2
     return torch.empty_strided(where[:half], where[half:], dtype=like.dtype, device="meta")

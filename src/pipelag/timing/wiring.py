@@ -1,4 +1,4 @@
-"""What a schedule's actions wait for, as arrays: how long each lasts, whose message it needs, over which link."""
+"""A schedule's actions as arrays: how long each takes, whose message it waits for, and the link of its own message."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ NOT_YET, NEVER, ALWAYS, MEETING = -1.0, -3, -2, -1
 
 
 class Wiring:
-    """The actions of a schedule's table, [actions] each.
+    """The actions of a schedule's table with their durations and messages; `cost` to `target` are arrays [actions].
 
-    cost: where it stands in `seconds` and `message`, which are of every kind and stage: how long it lasts, and how long
-    its message is on a free link.
-    source: the action whose message it waits for; `ALWAYS`: none, `MEETING`: the other replicas (S), `NEVER`: one that
-    nobody performs. link: on which its own message leaves, -1: it sends none to another worker. target: who gets it.
-    links: how many there are. forwards: [stages, microbatches], where each forward stands.
+    cost: the action's index into `seconds` and `message`, which have an entry for every kind and stage: the seconds
+        that the action takes, and that its message takes over a free link.
+    source: the action whose message it waits for, or `ALWAYS`: none; `MEETING`: the other replicas (S); `NEVER`: an
+        action that no worker performs.
+    link: the link of its own message; -1: it sends none to another worker.
+    target: the worker that receives the message; -1: none.
+    links: the number of links.
+    forwards: [stages, microbatches], the place of each forward in the table.
     """
 
     def __init__(self, schedule: Schedule, costs: Sequence[StageCost], topology: Topology) -> None:
@@ -38,13 +41,13 @@ class Wiring:
         self.link, self.links = self._links()
 
     def _messages(self) -> np.ndarray:
-        """[kinds, stages]: seconds; a gradient is as large as the output that it is of."""
+        """[kinds, stages]: seconds of a message over a free link; a gradient is as large as the output it is for."""
         crossing = [self.topology.seconds(cost.output_bytes) for cost in self.costs]
         outputs, gradients, none = crossing, [0.0, *crossing[:-1]], [0.0] * len(crossing)
         return np.array([outputs, gradients, outputs, none, none])
 
     def _seconds(self) -> np.ndarray:
-        """[kinds, stages]."""
+        """[kinds, stages]: seconds of an action."""
         summing = [
             self.topology.ring_seconds(cost.weight_bytes, max(1, len(workers)))
             for cost, workers in zip(self.costs, self.schedule.replicas, strict=True)
@@ -59,7 +62,7 @@ class Wiring:
         source[table.kinds == S] = MEETING
 
         def wait(of: np.ndarray, places: np.ndarray, step: int) -> None:
-            """Let these actions wait for those of the same number `step` stages on."""
+            """Have these actions wait for the actions of the same number, `step` stages further on."""
             entries = places[table.stages[of] - 1 + step, table.numbers[of]]
             source[of] = np.where(entries < 0, NEVER, entries)
 
@@ -88,9 +91,12 @@ class Wiring:
         return link, int(used.sum())
 
     def bytes_changed(self) -> np.ndarray:
-        """[kinds, stages]: by how many bytes a forward's or recomputation's start, a backward's end changes memory."""
+        """[kinds, stages]: the bytes by which memory changes at a forward's or recomputation's start, a backward's end.
+
+        Kinds are F, B and R.
+        """
         activations = np.array([cost.kept_bytes for cost in self.costs])
-        before = activations.copy()  # kept from the forward on; where a segment runs again, its input at most
+        before = activations.copy()  # kept from the forward on; in a recomputed segment only its input, if anything
         for kind, stage in self.schedule.owners:
             if kind == "R":
                 before[stage - 1] = self.costs[stage - 1].entering_bytes if self.schedule.heads(stage) else 0.0

@@ -262,7 +262,36 @@ def towards_one() -> Pair:
     return changed("text_lemma_4", lemma(1, omega=lambda row: 0.5))
 
 
+@case(PAPER, "text_decay", "free_of_delta")
+def free_of_delta() -> Pair:
+    return changed("text_decay", with_rows(lambda row: row | {"gamma": 0.135 ** (1 / row["gap"])}))
+
+
+@case(PAPER, "text_decay", "near_exp_minus_2")
+def near_exp_minus_2() -> Pair:
+    return changed("text_decay", with_rows(lambda row: row | {"D": row["D"] + 0.001}))
+
+
 # Activations, memory and compute
+
+
+def longer_segments(pipeline: str) -> Pair:
+    """As if segments twice as long cached what those of that length do."""
+
+    def later(row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"segment": 2 * row["segment"]} if row["pipeline"] == pipeline else row
+
+    return changed("text_segments", with_rows(later))
+
+
+@case(PAPER, "text_segments", "root_of_stages")
+def root_of_stages() -> Pair:
+    return longer_segments("PipeMare")
+
+
+@case(PAPER, "text_segments", "root_of_microbatches")
+def root_of_microbatches() -> Pair:
+    return longer_segments("GPipe")
 
 
 @case(PAPER, "figure_9", "heads_only")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pipelag.experiments import Arm
+from pipelag.results.context import Context
 from pipelag.results.logs import RunLog
-from tests.results.cases.leaderboard import DEEP, SMALLER, ending, networks, over_rates
+from tests.results.cases.leaderboard import DEEP, SMALLER, ending, networks, over_rates, searched
 from tests.results.made_up import Pair, both, part, trained
 
 
@@ -62,3 +63,31 @@ def every_seed_the_same() -> Pair:
     (holds, _), (_, common) = over_rates(SMALLER, SMALLER), over_rates(SMALLER, SMALLER | {"Stale weights": "1"})
     mixed = [other if item.arm.seed == 2 else item for item, other in zip(holds.items, common.items, strict=True)]
     return holds, replace(holds, items=mixed)
+
+
+SPECTRAIN = "SpecTrain on 1F1B"
+
+
+def at_rates(end: float, **rates: str) -> Context:
+    """Table 4: where SpecTrain ends, sequential training at 90 and all others at 70, at rates that the search finds."""
+    names = {"spectrain": SPECTRAIN, "others": "PipeDream"}
+    own = {names[key]: rate for key, rate in rates.items()}
+    context, _ = searched("table_4", {"sequential": 90.0, SPECTRAIN: end}, {}, 70.0, own)
+    return context
+
+
+@part("leaderboard", "table_4", "spectrain_ahead_at_own_rate", becomes=None)
+def another_may_want_more() -> Pair:
+    """What SpecTrain is ahead of would perhaps end higher at a rate beyond those tried, as SpecTrain would."""
+    return at_rates(80.0, spectrain="2"), at_rates(80.0, others="2")
+
+
+@part("leaderboard", "table_4", "spectrain_ahead_at_own_rate", becomes=None)
+def it_may_want_less() -> Pair:
+    """It is below, and would perhaps end higher at a rate beyond those tried."""
+    return at_rates(80.0, spectrain="1/4"), at_rates(60.0, spectrain="1/4")
+
+
+@part("leaderboard", "table_4", "spectrain_ahead_at_own_rate")
+def below_whatever_others_want() -> Pair:
+    return at_rates(80.0), at_rates(60.0, others="2")

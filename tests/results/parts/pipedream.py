@@ -7,6 +7,7 @@ from typing import Any
 from pipelag.experiments import Arm
 from pipelag.results.logs import RunLog
 from tests.results.cases.pipedream import (
+    ALIKE,
     MODEL,
     NVLINK,
     PAPER,
@@ -15,6 +16,7 @@ from tests.results.cases.pipedream import (
     Row,
     after,
     as_it_is,
+    ends_otherwise,
     figure_1,
     linked,
     named,
@@ -27,11 +29,12 @@ from tests.results.cases.pipedream import (
     sped_up,
     stage_one,
     timed_as,
+    training,
     usual,
     waiting,
     with_asp,
 )
-from tests.results.made_up import Make, Pair, both, context, part, with_summary
+from tests.results.made_up import Make, Pair, both, context, log, part, with_summary
 
 
 def of_fifth(kind: str, stage: int, **entries: Any) -> Any:
@@ -335,3 +338,61 @@ def carries_over_on_each() -> Pair:
 def two_units_always() -> Pair:
     """One backward ends later."""
     return real("figure_8", as_it_is, only(stage_one("B", 4), end=lambda row: row["end"] + 0.5))
+
+
+@part(PAPER, "table_1", "same_epochs", becomes=None)
+def of_three_one_each_way() -> Pair:
+    """One of three needs twice as many, and of another it is open whether a quarter more."""
+    late = ALIKE | {("VGG-16", "PipeDream"): 80, ("AWD-LM", "PipeDream"): 37}
+    return paper_scale("table_1", training(ALIKE), training(late))
+
+
+def waits(*percents: float) -> Make:
+    """So much of data parallelism's time on 2x8 GNMT-8 and GNMT-16 wait, of which a minibatch takes a second."""
+    shares = dict(zip(("GNMT-8", "GNMT-16"), percents, strict=True))
+
+    def make(arm: Arm) -> RunLog | None:
+        share = shares.get(arm.labels.get("model", ""))
+        if share is None or arm.labels["what"] != "plan":
+            return None
+        alone = {"what": "plan", "plan": "data parallel", "timed": 1 / 16 / (1 - share / 100)}
+        return log([alone], forward_ms=400.0, backward_ms=600.0, workers=16)
+
+    return make
+
+
+@part(PAPER, "table_1", "gnmt8_less_overhead")
+def visibly_less() -> Pair:
+    """By 1.1 points of the time of all GPUs, and by 0.9."""
+    return both(PAPER, "table_1", waits(10.0, 11.1), waits(10.0, 10.9))
+
+
+def half_the_epochs(result: str) -> Pair:
+    """Two models need half as many under PipeDream."""
+    early = {("VGG-16", "PipeDream"): 20, ("GNMT-16", "PipeDream"): 10}
+    return paper_scale(result, training(ALIKE), training(ALIKE | early))
+
+
+@part(PAPER, "figure_11", "same_epochs_vgg16")
+def not_fewer() -> Pair:
+    return half_the_epochs("figure_11")
+
+
+@part(PAPER, "figure_11", "same_epochs_gnmt16")
+def not_fewer_of_gnmt() -> Pair:
+    return half_the_epochs("figure_11")
+
+
+@part(PAPER, "figure_11", "as_many_epochs_here")
+def not_fewer_here() -> Pair:
+    return half_the_epochs("figure_11")
+
+
+@part(PAPER, "figure_11", "ends_alike_here")
+def not_above() -> Pair:
+    return ends_otherwise("figure_11", "VGG-16", lambda accuracy: accuracy + 5)
+
+
+@part(PAPER, "text_headline_tta", "language_ends_alike_here")
+def perplexity_not_below() -> Pair:
+    return ends_otherwise("text_headline_tta", "AWD-LM", lambda perplexity: perplexity / 1.03)

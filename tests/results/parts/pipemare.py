@@ -18,6 +18,7 @@ from tests.results.cases.pipemare import (
     pair,
     pipelines,
     recomputed,
+    rising,
     stable_ranges,
     step_holds,
     tasks,
@@ -25,7 +26,7 @@ from tests.results.cases.pipemare import (
     warmed_up,
     wide,
 )
-from tests.results.made_up import Pair, altered, both, carried_out, context, part, with_rows
+from tests.results.made_up import Make, Pair, altered, both, carried_out, context, part, with_rows
 
 Row = dict[str, Any]
 
@@ -199,6 +200,17 @@ def towards_one_as_derived() -> Pair:
     return changed("text_lemma_4", lemma(1, omega=lambda row: row["omega"] * (1.001 if row["tau"] == 2 else 1)))
 
 
+@part(PAPER, "text_decay", "free_of_delta")
+def free_of_delta_in_the_first_derivative() -> Pair:
+    return changed("text_decay", with_rows(lambda row: row | {"first": 0.01 * (row["gap"] == 2)}))
+
+
+@part(PAPER, "text_decay", "near_exp_minus_2")
+def ever_nearer() -> Pair:
+    """The longest delays end as printed; in between it moves away."""
+    return changed("text_decay", with_rows(lambda row: row | {"D": 0.5} if row["gap"] == 20 else row))
+
+
 # Activations, memory and utilisation
 
 
@@ -360,3 +372,38 @@ for _figure in ("figure_2", "figure_3"):
         """PipeMare's is; GPipe's is not."""
         more = lambda row: {"copies": [1 + row["stages"] // 50] * row["stages"]}  # noqa: E731
         return changed(figure, pipelines(lambda row: row | (more(row) if row["method"] == "GPipe" else {})))
+
+
+@part(PAPER, "table_3", "iwslt_t1_twice", becomes=None)
+def of_a_target_that_sync_reaches() -> Pair:
+    """T1 is as late as synchronous training, but with one seed that never comes to it."""
+
+    def make(sync: Callable[[Arm], float], over: tuple[int, int]) -> Make:
+        return lambda arm: training({"Sync": rising(sync(arm), over[0]), "T1": rising(34.4, over[1])})(arm)
+
+    short = make(lambda arm: 30.0 if arm.seed == 1 else 34.5, (20, 20))
+    return both(PAPER, "table_3", make(lambda arm: 34.5, (8, 16)), short)
+
+
+# Equal is so both ways
+
+
+@part(PAPER, "figure_7", "all_reach_sync")
+def not_above_sync() -> Pair:
+    alike = {"Sync": 95.0, "T1": 95.0, "T1+T2": 94.95}
+    return pair("figure_7", alike, alike | {"T1+T2": 96.0})
+
+
+@part(PAPER, "table_3", "cifar_t1_as_both")
+def t1_not_above() -> Pair:
+    return pair("table_3", {"T1": 95.0, "T1+T2": 95.05}, {"T1": 95.0, "T1+T2": 94.5})
+
+
+@part(PAPER, "table_3", "iwslt_w_adds")
+def adds_as_much() -> Pair:
+    return pair("table_3", {"T1+T2": 34.1, "T1+T2+W": 34.5}, {"T1+T2": 34.1, "T1+T2+W": 34.2})
+
+
+@part(PAPER, "table_3", "iwslt_w_as_sync")
+def w_not_above() -> Pair:
+    return pair("table_3", {"Sync": 34.5, "T1+T2+W": 34.4}, {"Sync": 34.5, "T1+T2+W": 35.1})

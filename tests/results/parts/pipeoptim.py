@@ -147,3 +147,13 @@ def over_both() -> Pair:
     paper = TABLE_4["Adam", "GNMT-16"]
     good = {arm: paper[arm] for arm in GOOD if arm in paper}
     return arms_of("figure_5c", {"PipeDream": paper["PipeDream"] - 2.0}, good)
+
+
+@part(PAPER, "table_4", "sgdm_predicts")
+def not_far_above_spectrain() -> Pair:
+    return both(PAPER, "table_4", training(printed()), training(printed("SGDM", PipeOptim=-5.0)))
+
+
+@part(PAPER, "table_4", "sgdm_predicts")
+def not_far_below_spectrain() -> Pair:
+    return both(PAPER, "table_4", training(printed()), training(printed("SGDM", SpecTrain=-5.0)))

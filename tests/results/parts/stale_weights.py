@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pipelag.experiments import Arm
+from pipelag.results.logs import RunLog
 from tests.results.cases.stale_weights import (
     AT_A_TENTH,
     CONTROL,
     CONTROLLED,
+    DEPTHS,
     PAPER,
+    PRINTED,
+    RATES,
     USUAL,
+    coarse,
     counts,
     ends,
     gpipe_summary,
@@ -19,10 +25,13 @@ from tests.results.cases.stale_weights import (
     more,
     moved,
     real,
+    rising,
     rows,
+    sized_as,
     speeds,
+    switched,
 )
-from tests.results.made_up import Make, Pair, altered, both, part, with_rows
+from tests.results.made_up import Make, Pair, altered, both, part, trained, with_rows
 
 
 def pair(result: str, holds: Callable[[], Make], fails: Callable[[], Make]) -> Pair:
@@ -161,3 +170,150 @@ def not_less_than_doubles() -> Pair:
     """It is the same."""
     double = gpipe_summary(bubble=lambda arm, old: 0.4 if arm.labels["arm"].startswith("4") else 0.2)
     return pair("text_vs_gpipe_speedup", double, gpipe_summary(bubble=lambda arm, old: 0.2))
+
+
+# Alike is so both ways: each where its case has the numbers apart the other way
+
+
+def deepest_above(result: str) -> Pair:
+    """AlexNet's deepest pipeline ends above the shallower ones."""
+    return pair(result, lambda: ends(PRINTED), lambda: ends(PRINTED | {("AlexNet", "8-stage"): 80.5}))
+
+
+@part(PAPER, "figure_5b", "spread_below_half_a_point")
+def not_above() -> Pair:
+    return deepest_above("figure_5b")
+
+
+@part(PAPER, "table_2", "alexnet_independent_of_stages")
+def not_above_either() -> Pair:
+    return deepest_above("table_2")
+
+
+@part(PAPER, "precision", "ends_alike_here")
+def coarser_not_above() -> Pair:
+    return pair("precision", coarse((91.3, 83.2)), coarse((91.3, 86.0)))
+
+
+@part(PAPER, "precision", "costs_alike_here")
+def coarser_not_cheaper() -> Pair:
+    return pair("precision", coarse((91.3, 83.2)), coarse((91.3, 87.0)))
+
+
+@part(PAPER, "control_curves", "four_run_alike_here")
+def four_not_above() -> Pair:
+    usual = {"otherwise": rising(86.0, 9.0)}
+    return pair("control_curves", lambda: lines({"otherwise": USUAL}), lambda: lines(usual | {"4-stage": USUAL}))
+
+
+# One arm below two others, where its case has it above both
+
+
+@part(PAPER, "figure_5b", "deepest_costs_most_here")
+def below_the_baseline_too() -> Pair:
+    """All pipelines end above the baseline, the deepest above it the least."""
+    holds = PRINTED | {("AlexNet", "8-stage"): 75.0}
+    return pair("figure_5b", lambda: ends(holds), lambda: ends(holds | {("AlexNet", "non-pipelined"): 70.0}))
+
+
+@part(PAPER, "figure_5c", "deepest_costs_most_here")
+def below_the_shallowest_too() -> Pair:
+    """It ends below the baseline, and above the shallowest."""
+    return pair("figure_5c", lambda: ends(PRINTED), lambda: ends(PRINTED | {("VGG-16", "4-stage"): 70.0}))
+
+
+# Runs that diverge
+
+
+def one_diverges(arm: str) -> Make:
+    """Table 7's runs, of which one of ResNet-362's diverges."""
+    usual, lost = ends(RATES), ends({("ResNet-362", arm): None})
+    meant = ("ResNet-362", arm, 1)
+    return lambda run: (lost if (run.labels["model"], run.labels["arm"], run.seed) == meant else usual)(run)
+
+
+@part(PAPER, "table_7", "deeper_needs_smaller_rate", becomes=None)
+def smaller_rate_does_not_diverge() -> Pair:
+    """With one rate a run diverges: that says that a smaller one is needed. With the smaller one, too: nothing."""
+    both_lost = dict.fromkeys(((DEPTHS[-1], "one rate"), (DEPTHS[-1], "pipelined")))
+    return pair("table_7", lambda: one_diverges("one rate"), lambda: ends(RATES | both_lost))
+
+
+# When runs come to rest
+
+
+@part(PAPER, "figure_5a", "converges_alike")
+def one_evaluation_apart() -> Pair:
+    """At the first and at the second evaluation, of 300 and of 600."""
+
+    def at_once(evaluations: int, steps_of_10: int) -> Make:
+        late = [10.0] * (steps_of_10 - 1) + [90.0] * (evaluations - steps_of_10 + 1)
+        return lines({"otherwise": [90.0] * evaluations, "10-stage": late})
+
+    return pair("figure_5a", lambda: at_once(300, 2), lambda: at_once(600, 3))
+
+
+@part(PAPER, "figure_5b", "all_converge")
+def none_falls() -> Pair:
+    """One falls to the end."""
+    usual = {"otherwise": USUAL}
+    falling = [90.0 - 30.0 * step / 299 for step in range(300)]
+    return pair("figure_5b", lambda: lines(usual), lambda: lines(usual | {"6-stage": falling}))
+
+
+def with_one_seed(arm: str, end: float | None) -> Make:
+    """All come to rest alike, but with one seed an arm ends there, where it was from the beginning; None: diverges."""
+    usual = lines({"otherwise": USUAL})
+
+    def make(run: Arm) -> RunLog:
+        if (run.labels["arm"], run.seed) != (arm, 1):
+            return usual(run)  # type: ignore[return-value]
+        how = {"diverged_at": 7} if end is None else {"accuracy": end, "line": [end] * 300}
+        return trained(**how, steps=30_000, phases=sized_as(run))  # type: ignore[arg-type]
+
+    return make
+
+
+@part(PAPER, "figure_5c", "converges_alike")
+def no_seed_is_lost() -> Pair:
+    return pair("figure_5c", lambda: lines({"otherwise": USUAL}), lambda: with_one_seed("10-stage", 10.0))
+
+
+@part(PAPER, "figure_5d", "converges_alike")
+def no_seed_diverges() -> Pair:
+    return pair("figure_5d", lambda: lines({"otherwise": USUAL}), lambda: with_one_seed("8-stage", None))
+
+
+def before_and_after(before: float, after: float, pipelined: float = 0.0) -> Callable[[], Make]:
+    """Hybrids so far above pipelined training as it is usually before and after their switch, and pipelined training
+    so far above that, too."""
+
+    def make() -> Make:
+        usual = switched(0.0)
+
+        def changed(arm: Arm) -> RunLog | None:
+            run = usual(arm)
+            assert run is not None
+            switch = arm.spec.phases[0].steps if "hybrid" in arm.labels["arm"] else 0
+            for row in run.rows:
+                if "hybrid" in arm.labels["arm"]:
+                    row["accuracy"] += before if row["step"] <= switch else after
+                elif arm.labels["arm"].startswith("Pipelined"):
+                    row["accuracy"] += pipelined
+            return run
+
+        return changed
+
+    return make
+
+
+@part(PAPER, "figure_7", "jumps_to_baseline_here")
+def nearer_than_before() -> Pair:
+    """As near before the switch."""
+    return pair("figure_7", before_and_after(0.0, 8.0), before_and_after(8.0, 8.0))
+
+
+@part(PAPER, "figure_7", "jumps_to_baseline_here")
+def above_the_pipelined() -> Pair:
+    """Pipelined training is as good."""
+    return pair("figure_7", before_and_after(0.0, 8.0), before_and_after(0.0, 8.0, pipelined=8.0))

@@ -1,1 +1,1 @@
-"""Files of data sets: manifests, mirrors, downloads, archives, and what is kept of them once decoded."""
+"""The files of data sets: manifests, mirrors, downloads, archives, and caches of decoded data."""

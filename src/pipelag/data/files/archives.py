@@ -1,4 +1,4 @@
-"""Read archives that somebody else made: no member outside the folder, no links, no bombs."""
+"""Read archives from untrusted sources: members outside the folder, links and decompression bombs are refused."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from pipelag.data.files.compressed import Bounded, opened, reason
 from pipelag.errors import PipelagError
 
-LIMIT = 8 << 30  # bytes that an archive may hold, unpacked
-LARGEST = 2 << 30  # bytes of one file, which is read at once
-MOST = 2_000_000  # files
-HEADER = 1 << 20  # bytes of a tar's extended header
+LIMIT = 8 << 30  # the most bytes in an archive, unpacked
+LARGEST = 2 << 30  # the most bytes in one file, which is read at once
+MOST = 2_000_000  # the most files
+HEADER = 1 << 20  # the most bytes in a tar's extended header
 
 _File = tuple[str, int, Callable[[], bytes]]  # path as the archive gives it, stated size, how to read it
 
@@ -26,19 +26,21 @@ _File = tuple[str, int, Callable[[], bytes]]  # path as the archive gives it, st
 def members(
     archive: Path, limit: int = LIMIT, wanted: Callable[[str], bool] = lambda name: True
 ) -> Iterator[tuple[str, bytes]]:
-    """The files of a tar (any compression) or a zip, in its order: path and content. Nothing is written to disk.
+    """Yield (path, content) of the files in a tar (any compression) or a zip, in its order. Nothing is written to disk.
 
     Args:
-        wanted: of a path; the others are checked like these, but not read.
+        limit: the most bytes in all files, unpacked.
+        wanted: whether to read the file with this path; the others are checked, but not read.
 
     Raises:
-        PipelagError: no archive, cut short, damaged or encrypted; over `limit` bytes unpacked, or a file over
-            `LARGEST`; or with a member that is a link or a device, or whose path is absolute or climbs out with `..`.
+        PipelagError: the file is no archive, or is truncated, damaged or encrypted; it unpacks to more than `limit`
+            bytes or has a file over `LARGEST`; or a member is a link or a device, or its path is absolute or leaves the
+            folder with `..`.
     """
     total = 0
     is_zip = zipfile.is_zipfile(archive) if archive.is_file() else None
     if is_zip is None:
-        raise PipelagError(f"{archive} is not a whole tar or zip archive: it is no file")
+        raise PipelagError(f"{archive} is not a complete tar or zip archive: it is not a file")
     try:
         for number, (name, size, read) in enumerate(_zip_files(archive) if is_zip else _tar_files(archive, limit)):
             path = PurePosixPath(name)
@@ -55,11 +57,11 @@ def members(
     except PipelagError:
         raise
     except Exception as error:  # on foreign bytes these libraries raise what they like
-        raise PipelagError(f"{archive} is not a whole tar or zip archive: {reason(error)}") from error
+        raise PipelagError(f"{archive} is not a complete tar or zip archive: {reason(error)}") from error
 
 
 def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
-    """Unpack into a new folder, which appears by rename once everything is in it.
+    """Unpack an archive into a new folder, which is put in place by a rename once it is complete.
 
     Raises:
         PipelagError: as `members`; or `folder` exists already.
@@ -76,14 +78,14 @@ def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
             os.replace(inside, folder)
-    except OSError as error:  # of the folder: the archive's own are told by `members`
+    except OSError as error:  # an error of the folder: `members` reports those of the archive
         raise PipelagError(
-            f"{archive.name} could not be unpacked into {folder} ({error.strerror}); mend that and start again"
+            f"{archive.name} could not be unpacked into {folder} ({error.strerror}); fix that and start again"
         ) from error
 
 
 class _Member(tarfile.TarInfo):
-    """A tar's header; those that say more of the next one are read at once, so they may not be long."""
+    """A tar's header. An extended header, which describes the next member, is read at once, so its size is limited."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type not in tarfile.REGULAR_TYPES and self.size > HEADER:
@@ -95,7 +97,7 @@ def _tar_files(archive: Path, limit: int) -> Iterator[_File]:
     stream = Bounded(opened(archive), 2 * limit + (1 << 20), archive.name)  # headers, padding and end included
     with closing(stream), tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member, bufsize=1 << 18) as tar:  # type: ignore[call-overload]
         for member in tar:
-            tar.members = []  # type: ignore[attr-defined]  # or all of them stay in memory
+            tar.members = []  # type: ignore[attr-defined]  # or all headers would stay in memory
             if member.isdir():
                 continue
             file = tar.extractfile(member) if member.isfile() else None

@@ -1,4 +1,4 @@
-"""Compressed files that somebody else made: whole or refused, and never more of them in memory than a limit."""
+"""Read compressed files from untrusted sources: damaged ones are refused, and memory is limited."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 
 from pipelag.errors import PipelagError
 
-MOST = 2 << 30  # bytes that a file may unpack to where it is read at once
-_MEMORY = 512 << 20  # bytes that an xz file may want for being unpacked; xz -9 wants 65 million
+MOST = 2 << 30  # the most bytes to which a file that is read at once may unpack
+_MEMORY = 512 << 20  # the most bytes of memory that unpacking an xz file may need; xz -9 needs 65 million
 _CHUNK = 1 << 20
-KINDS = {  # how files of a suffix begin
+KINDS = {  # the first bytes of files, by suffix
     ".gz": b"\x1f\x8b",
     ".tgz": b"\x1f\x8b",
     ".zip": b"PK",
@@ -25,30 +25,30 @@ KINDS = {  # how files of a suffix begin
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """An error's message in one line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def strange(path: Path, name: str) -> str | None:
-    """Why a file cannot be what its name says, by its first bytes; None where it can."""
+    """Why a file's first bytes do not fit the suffix of `name`; None if they fit."""
     begins, page = KINDS.get(Path(name).suffix, b""), (b"<!doctype", b"<html")
     with path.open("rb") as file:
         head = file.read(20)
     if head.startswith(begins) and not head.lstrip().lower().startswith(page):
         return None
-    return f"begins with {head!r}, as no {Path(name).suffix or 'such'} file does (an error page of the server?)"
+    return f"begins with {head!r}, which no {Path(name).suffix or 'such'} file does (an error page, perhaps)"
 
 
 def decompressed(path: Path, most: int = MOST) -> bytes:
-    """What a gzip or xz file holds.
+    """The content of a gzip or xz file.
 
     Raises:
-        PipelagError: it is none, is cut short or damaged, or unpacks to more than `most` bytes.
+        PipelagError: the file is of another kind, truncated or damaged, or unpacks to more than `most` bytes.
     """
     kind, parts, total = "xz" if path.suffix == ".xz" else "gzip", [], 0
     try:
         with path.open("rb") as file:
-            kind = "xz" if file.read(6) == KINDS[".xz"] else kind  # whatever its name
+            kind = "xz" if file.read(6) == KINDS[".xz"] else kind  # whatever its name is
             file.seek(0)
             if not path.stat().st_size:
                 raise EOFError("it is empty")
@@ -60,12 +60,12 @@ def decompressed(path: Path, most: int = MOST) -> bytes:
     except PipelagError:
         raise
     except Exception as error:  # on foreign bytes these libraries raise what they like
-        raise PipelagError(f"{path} is not a whole {kind} file: {reason(error)}") from error
+        raise PipelagError(f"{path} is not a complete {kind} file: {reason(error)}") from error
     return b"".join(parts)
 
 
 def utf8(content: bytes, name: str) -> str:
-    """Text that is UTF-8, or refused."""
+    """The content as text; raises `PipelagError` if it is not UTF-8."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -73,7 +73,7 @@ def utf8(content: bytes, name: str) -> str:
 
 
 def _xz(file: BinaryIO) -> Iterator[bytes]:
-    """What the streams of an xz file hold, in parts of at most `_CHUNK` bytes."""
+    """The content of all streams of an xz file, in parts of at most `_CHUNK` bytes."""
     decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY)
     while True:
         if decoder.eof:
@@ -92,13 +92,13 @@ def _xz(file: BinaryIO) -> Iterator[bytes]:
 
 
 class Bounded:
-    """A decompressed stream that is refused beyond so many bytes, before they are made."""
+    """A decompressed stream that refuses to give more than `most` bytes, before they are decompressed."""
 
     def __init__(self, file: BinaryIO, most: int, name: str) -> None:
         self.file, self.most, self.name, self.at = file, most, name, 0
 
     def read(self, size: int = -1) -> bytes:
-        """As of a file."""
+        """As a file's `read`, within the limit."""
         if size < 0 or self.at + size > self.most:
             raise PipelagError(f"{self.name} is unsafe: it unpacks to more than {self.most:,} bytes")
         content = self.file.read(size)
@@ -106,12 +106,12 @@ class Bounded:
         return content
 
     def close(self) -> None:
-        """As of a file."""
+        """As a file's `close`."""
         self.file.close()
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file, decompressed by how it begins: gzip, bzip2, xz, or as it is."""
+    """Open a file for reading, decompressed according to its first bytes: gzip, bzip2, xz, or as it is."""
     kinds: dict[bytes, Any] = {
         KINDS[".gz"]: gzip.open,
         KINDS[".bz2"]: bz2.open,

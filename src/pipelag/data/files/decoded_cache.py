@@ -1,4 +1,4 @@
-"""What was decoded is kept for the next run, and mapped: the processes of a run then share its pages."""
+"""Keep decoded data for the next run. The file is memory-mapped, so that a run's processes share its pages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pipelag.data.files.download import locked
 
 
 def decoded_once(path: Path, title: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The tensors and plain values that an earlier run left at `path`, else those that `make` gives.
+    """The tensors and plain values that an earlier run left at `path`; if there are none, make them and leave them.
 
     Args:
-        title: of what is decoded, for whoever waits for another process that does so.
+        title: the data's title, for the message while another process decodes them.
     """
     values = _load(path)
     if values is None:

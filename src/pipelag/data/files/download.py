@@ -1,7 +1,7 @@
-"""Download one file over HTTP: resumed, retried, verified, landed by rename.
+"""Download one file over HTTP: resume, retry, verify, and put it in place by a rename.
 
-What has arrived is kept in `<name>.part`; a cut connection, a kill or a full disk costs only what is still missing.
-A file that has changed on the server meanwhile is begun anew.
+What has arrived is kept in `<name>.part`, so that after a lost connection, a kill or a full disk only the rest has to
+be downloaded. If the file has changed on the server meanwhile, the download starts over.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from pipelag.files import is_watched
 
 TIMEOUT = 30.0  # seconds without a byte
 RETRIES = 4  # in a row without progress, per address
-SLOWEST = 1000  # bytes per second that a connection has to give on average, or it is opened anew
-WINDOW = 60.0  # seconds over which that is looked at
+SLOWEST = 1000  # bytes per second: a connection that is slower on average is opened again
+WINDOW = 60.0  # seconds over which that average is taken
 PAUSE = 0.5  # seconds before the first retry, doubled with each
 _CHUNK = 1 << 18
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -52,20 +52,20 @@ class _AddressFails(Exception):
 def download(
     addresses: Sequence[str], target: Path, sums: Sums | None, *, most_bytes: int = 0, pause: float = PAUSE
 ) -> None:
-    """Bring a file to `target`, from the first of the addresses that gives it whole and right.
+    """Download a file to `target` from the first of the addresses that gives the right file.
 
-    Two processes may ask for the same file at once: one downloads, the other waits and finds it done.
+    Two processes may ask for the same file at once: one downloads, and the other waits until it is there.
 
     Args:
-        addresses: tried in turn; a partial file is continued from whichever answers.
-        target: appears only when size and sum are right. One that is there and wrong is kept aside as `<name>.bad`.
-        sums: what the manifest states; None where it states nothing: the server's word on the size is taken then, and
-            the file must begin as those of its kind do.
-        most_bytes: of a file without sums.
+        addresses: tried in turn; a partial file is continued from any of them.
+        target: appears only when size and sum are right. A wrong file that is there is kept aside as `<name>.bad`.
+        sums: the size and sums that the manifest states. None: the size is the one that the server states, and the file
+            must begin as files with its suffix do.
+        most_bytes: the largest size of a file without sums.
         pause: seconds before the first retry of an address.
 
     Raises:
-        Unavailable: no address gave the right file; what a wrong one gave is kept aside as `<name>.bad`.
+        Unavailable: no address gave the right file; a wrong one is kept aside as `<name>.bad`.
         PipelagError: the disk is full, or the folder cannot be written.
     """
     with locked(target, f"another process is fetching {target.name}; waiting for it"):
@@ -79,13 +79,11 @@ def download(
         for address in addresses:
             try:
                 size = _stated_size(address, most_bytes, pause) if sums is None else sums.bytes
-                if sums is None:  # nothing would tell that a part is that of another file
+                if sums is None:  # without sums, a part of another file would go unnoticed
                     part.unlink(missing_ok=True)
-                if _size(part) > size:
-                    part.unlink()
                 joined = _complete(address, part, size, pause)
                 complaint = _complaint(part, target, sums)
-                if joined and complaint is not None:  # halves of two files, it may be
+                if joined and complaint is not None:  # the pieces may be of two different files
                     part.unlink()
                     _complete(address, part, size, pause)
                     complaint = _complaint(part, target, sums)
@@ -98,18 +96,18 @@ def download(
             part.replace(bad)
             reasons.append(f"{address}: the file {complaint} (kept aside as {bad})")
         there = _size(part) if sums is not None else 0
-        note = f" ({there:,} bytes are kept, the next try goes on from there)" if there else ""
+        note = f" ({there:,} bytes are kept, and the next try continues from there)" if there else ""
         raise Unavailable(f"{target.name} could not be downloaded{note}: {'; '.join(reasons)}")
 
 
 def _complaint(part: Path, target: Path, sums: Sums | None) -> str | None:
-    """What is wrong with what has come; None where nothing is, as far as anybody can tell."""
+    """What is wrong with the downloaded file; None if nothing is known to be wrong."""
     return sums.complaint(part) if sums is not None else strange(part, target.name)
 
 
 @contextmanager
 def locked(target: Path, waiting: str) -> Iterator[None]:
-    """Hold `<target>.lock`; print `waiting` if another process holds it. The folder is made where it is missing."""
+    """Hold `<target>.lock`; print `waiting` if another process holds it. A missing folder is made."""
     lock = FileLock(target.with_name(target.name + ".lock"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -119,8 +117,8 @@ def locked(target: Path, waiting: str) -> Iterator[None]:
         lock.acquire()
     except OSError as error:
         raise PipelagError(
-            f"{target.parent} cannot be written ({error.strerror}); name another folder with PIPELAG_DATA (data sets "
-            "that lie here whole are read where PIPELAG_MIRROR names this one)"
+            f"{target.parent} cannot be written to ({error.strerror}); name another folder with PIPELAG_DATA (to read "
+            "complete data sets from this one, name it in PIPELAG_MIRROR)"
         ) from error
     try:
         yield
@@ -133,7 +131,11 @@ def _size(path: Path) -> int:
 
 
 def _stated_size(address: str, most: int, pause: float) -> int:
-    """The bytes that a server says a file has; refused where it says nothing, or more than `most`."""
+    """A file's size in bytes as the server states it.
+
+    Raises:
+        _AddressFails: the server states no size, or one above `most`, or does not answer.
+    """
     for attempt in range(RETRIES + 1):
         try:
             with _answer(_request(address)) as answer:
@@ -152,7 +154,7 @@ def _stated_size(address: str, most: int, pause: float) -> int:
 
 
 def _is_final(error: urllib.error.HTTPError) -> bool:
-    """Whether a server would answer the same again: it refuses the request, and is not just busy."""
+    """Whether a retry is useless: the server refuses the request, and is not just busy."""
     return error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR and error.code != http.HTTPStatus.TOO_MANY_REQUESTS
 
 
@@ -161,9 +163,9 @@ def _request(address: str) -> urllib.request.Request:
 
 
 def _complete(address: str, part: Path, size: int, pause: float) -> bool:
-    """Append to `part` until it has `size` bytes; a connection that is cut is opened again where it was cut.
+    """Append to `part` until it has `size` bytes; a connection that is lost is opened again at that place.
 
-    Returns whether it is joined of several pieces.
+    Returns whether the file is joined from several pieces.
     """
     joined, source = _size(part) > 0, _Source(address)
     bar = tqdm(
@@ -176,7 +178,7 @@ def _complete(address: str, part: Path, size: int, pause: float) -> bool:
         mininterval=0.1 if is_watched() else 10.0,
     )
     failures = 0
-    # Unbuffered, so that on a full disk nothing is left to be written when the file is closed.
+    # Unbuffered, so that on a full disk closing the file has nothing left to write.
     with bar, io.FileIO(part, "ab") as file:
         while (have := file.tell()) < size:
             began = time.monotonic()
@@ -195,26 +197,26 @@ def _complete(address: str, part: Path, size: int, pause: float) -> bool:
 
 @dataclass
 class _Source:
-    """An address, and the name or the date by which its server knows again the file that it has begun to give."""
+    """An address, and the ETag or the date by which its server can tell that the file is still the same."""
 
     address: str
     stamp: str = ""
 
     def stamped(self, headers: http.client.HTTPMessage) -> None:
-        """Of a whole answer; a weak name may stand for other bytes (RFC 9110, section 13.1.5)."""
+        """Keep the stamp of a whole answer; a weak ETag may stand for other bytes (RFC 9110, section 13.1.5)."""
         name = headers.get("ETag", "")
         self.stamp = name if name.startswith('"') else headers.get("Last-Modified", "")
 
 
 @dataclass
 class Pace:
-    """Whether a connection gives enough: looked at once in a `WINDOW`."""
+    """Tells whether a connection is too slow, checked once in a `WINDOW`."""
 
     have: int
     since: float = field(default_factory=time.monotonic)
 
     def slow(self, have: int) -> bool:
-        """With `have` bytes now."""
+        """Whether the connection, with `have` bytes now, was too slow in the last window; False within a window."""
         now = time.monotonic()
         if now - self.since < WINDOW:
             return False
@@ -224,32 +226,35 @@ class Pace:
 
 
 def _answer(request: urllib.request.Request) -> http.client.HTTPResponse:
-    """The open answer to a request, in a `WINDOW` or never: a name may not resolve, a header trickle in."""
+    """The open answer to a request; raises `TimeoutError` after a `WINDOW`.
+
+    urllib's own timeout does not cover a name that does not resolve, or headers that trickle in.
+    """
     answers: Queue[Any] = Queue()
 
     def ask() -> None:
         try:
             answers.put(urllib.request.urlopen(request, timeout=TIMEOUT))
-        except BaseException as error:  # raised by who waits
+        except BaseException as error:  # raised in the thread that waits
             answers.put(error)
 
     Thread(target=ask, daemon=True).start()
     try:
         answer = answers.get(timeout=WINDOW)
     except Empty:
-        raise TimeoutError(f"no whole answer in {WINDOW:g} s") from None
+        raise TimeoutError(f"no complete answer within {WINDOW:g} s") from None
     if isinstance(answer, BaseException):
         raise answer
     return answer  # type: ignore[no-any-return]
 
 
 def _continue(source: _Source, file: io.FileIO, size: int, bar: tqdm[Any]) -> str | None:
-    """One connection: append what it gives. Returns why it ended early, None if it did not."""
+    """Open one connection and append what it gives. Returns why it ended early; None if it did not."""
     have = file.tell()
     request = _request(source.address)
     if have:
         request.add_header("Range", f"bytes={have}-")
-    if have and source.stamp:  # of another file the server gives all
+    if have and source.stamp:  # if the file has changed, the server sends all of it
         request.add_header("If-Range", source.stamp)
     try:
         with _answer(request) as answer:
@@ -259,20 +264,22 @@ def _continue(source: _Source, file: io.FileIO, size: int, bar: tqdm[Any]) -> st
             if have and whole:
                 stated = answer.headers.get("Content-Length", str(size))
                 if stated != str(size):  # an error page, say: what is there is not given up for that
-                    raise _AddressFails(f"the server gives a file of {stated} bytes instead of {size:,}")
+                    raise _AddressFails(f"the server sends a file of {stated} bytes instead of {size:,}")
                 file.truncate(0)  # this server knows no ranges, or has another file now: it starts over
                 file.seek(0)
                 bar.reset()
             _require_space(file, size)
             pace = Pace(file.tell())
-            while file.tell() < size and (chunk := answer.read1(min(_CHUNK, size - file.tell()))):  # what is there
+            while file.tell() < size and (chunk := answer.read1(min(_CHUNK, size - file.tell()))):  # what has arrived
                 _write(file, chunk)
                 bar.update(len(chunk))
                 if pace.slow(file.tell()):
-                    return f"the server gives less than {SLOWEST:,} bytes a second"
+                    return f"the server sends less than {SLOWEST:,} bytes a second"
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise _AddressFails(f"the file is truncated there, it ends after {have:,} of {size:,} bytes") from error
+            raise _AddressFails(
+                f"the file is truncated on the server: it ends after {have:,} of {size:,} bytes"
+            ) from error
         if _is_final(error):
             raise _AddressFails(f"HTTP {error.code} {error.reason}") from error
         return f"HTTP {error.code} {error.reason}"

@@ -1,4 +1,4 @@
-"""Where a data set's files are: in a mirror folder, in the data folder, or on the network, in that order."""
+"""Find a data set's files: in a mirror folder, in the data folder, or on the network, in that order."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from pipelag.errors import PipelagError
 
 @dataclass(frozen=True)
 class Release:
-    """The verified files of one release of a data set, where they lie.
+    """The verified files of one release of a data set, and where they are.
 
-    official: they are the publisher's own, byte for byte; note: how another release differs; origin: a mirror's folder
-    or the data folder; files: path and sums of each; verified: somebody states their sums. Files from the publisher's
-    address that nobody states sums of are neither verified nor official, for nothing shows that they are the same.
+    official: whether the files are the publisher's own, byte for byte.
+    note: how another release differs. origin: the mirror's folder or the data folder.
+    files: path and sums of each file.
+    verified: whether a manifest states the files' sums. Files from the publisher's address without stated sums are
+    neither verified nor official, as nothing shows that they are still the same.
     """
 
     dataset: str
@@ -39,24 +41,24 @@ class Release:
 
     @property
     def fingerprint(self) -> str:
-        """Twelve hex digits of the files' sums: equal for equal files."""
+        """Twelve hex digits of a hash of the files' sums: equal for equal files."""
         text = " ".join(value for _, sums in self.files for value in sums.stated.values())
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def __str__(self) -> str:
-        """'official', or 'not verified', or the layout of another release; the latter two with the fingerprint."""
+        """'official', or else 'not verified' or the layout of another release, followed by the fingerprint."""
         if self.official:
             return "official"
         return f"{self.layout if self.verified else 'not verified'} {self.fingerprint}"
 
 
 def data_folder() -> Path:
-    """Where downloads and decoded images are kept: `PIPELAG_DATA`, or `data/downloads` in the working directory."""
+    """The folder of downloads and decoded data: `PIPELAG_DATA`, or `data/downloads` in the working directory."""
     return Path(os.environ.get("PIPELAG_DATA") or "data/downloads")
 
 
 def mirror_folders(first: Iterable[str | Path] = ()) -> list[Path]:
-    """The given folders, then those of `PIPELAG_MIRROR` (separated like those of PATH).
+    """The given folders, then those in `PIPELAG_MIRROR`, which are separated as in PATH.
 
     Raises:
         PipelagError: one of them is not a folder.
@@ -72,18 +74,18 @@ def mirror_folders(first: Iterable[str | Path] = ()) -> list[Path]:
 def fetch(name: str, to: str | Path | None = None, mirrors: Sequence[str | Path] = ()) -> Release:
     """Find or download the files of a data set, and verify them.
 
-    The first mirror that holds the set is read where it lies, nothing is copied: a release that the mirror's own
-    `manifest.yaml` describes, or the official files by name. Without one the official files are downloaded to
-    `<to>/<name>/`, unless they are there.
+    The files of the first mirror that holds the set are used where they are, without a copy. A mirror holds a release
+    that its own `manifest.yaml` describes, or the official files by name. If no mirror holds the set, the official
+    files are downloaded to `<to>/<name>/`, unless they are there.
 
     Args:
         name: a data set with a manifest.
-        to: instead of `data_folder()`.
-        mirrors: folders to look into before those of `PIPELAG_MIRROR`.
+        to: a folder to use instead of `data_folder()`.
+        mirrors: folders to look into before those in `PIPELAG_MIRROR`.
 
     Raises:
-        PipelagError: unknown name; a mirror's file is missing or wrong; or the network does not give the files (says
-            which file to put where).
+        PipelagError: the name is unknown, a mirror's file is missing or wrong, or the network does not give the files
+            (the message says which file to put where).
     """
     official = manifest.official(name)
     home = (data_folder() if to is None else Path(to)) / name
@@ -95,7 +97,7 @@ def fetch(name: str, to: str | Path | None = None, mirrors: Sequence[str | Path]
 
 
 def _downloaded(file: OfficialFile, home: Path) -> Sums:
-    """Bring a file into the data folder, unless it is there; its sums."""
+    """Download a file into the data folder, unless it is there; returns its sums."""
     path, sums = home / file.name, first_seen.known(file, home)
     if sums is None or sums.complaint(path) is not None:
         try:
@@ -111,9 +113,9 @@ def _downloaded(file: OfficialFile, home: Path) -> Sums:
 
 
 def _of_the_first(file: OfficialFile, home: Path) -> str:
-    """What to do where the publisher's file is not the one first seen."""
+    """Advice for a message: what to do if the publisher's file is no longer the one first seen."""
     record = first_seen.record_of(file, home)
-    return f" (to accept other files than the first, remove {record})" if record.is_file() else ""
+    return f" (to accept a different file, remove {record})" if record.is_file() else ""
 
 
 def _in_mirror(name: str, official: Manifest, folder: Path, home: Path) -> Release | None:
@@ -130,7 +132,9 @@ def _in_mirror(name: str, official: Manifest, folder: Path, home: Path) -> Relea
             sums = first_seen.known(file, home) or first_seen.record(file, path, home)
             complaint = sums.complaint(path)
             if complaint and file.sums is None:
-                raise PipelagError(f"{path} {complaint}, as first seen{_of_the_first(file, home)}")
+                raise PipelagError(
+                    f"{path} {complaint}, which the file had when it was first seen{_of_the_first(file, home)}"
+                )
             if complaint:
                 raise PipelagError(
                     f"{path} {complaint}, so it is not the official file; replace it, or describe it in "
@@ -152,7 +156,7 @@ def _described(name: str, official: Manifest, folder: Path, release: MirrorRelea
 
 
 def _holds(official: OfficialFile, files: Iterable[tuple[Path, Sums]]) -> bool:
-    """Whether an official file is among them, byte for byte."""
+    """Whether an official file is among the files, byte for byte."""
     named = (path for path, _ in files if path.as_posix().endswith(f"/{official.name}"))
     return any(official.sums is not None and official.sums.complaint(path) is None for path in named)
 

@@ -1,7 +1,7 @@
-"""Files of which nobody states a sum: the first one seen is the one that every later one is compared with.
+"""Files whose sums no manifest states: the first download is recorded, and later ones are compared with it.
 
-Such a file is taken from its publisher's address as it comes, within the manifest's `most_bytes`. Its size and sha256
-are kept in the data folder beside the download; a release with such a file is shown as not verified.
+Such a file is accepted from its publisher's address if it is no larger than the manifest's `most_bytes`. Its size and
+sha256 are kept in the data folder beside the download. A release with such a file is shown as not verified.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pipelag.files import write_whole
 
 
 def record_of(file: OfficialFile, home: Path) -> Path:
-    """Where the sums of a file without stated ones are kept."""
+    """The path of the recorded sums of a file without stated ones."""
     return home / f"{file.name}.first.json"
 
 
 def known(file: OfficialFile, home: Path) -> Sums | None:
-    """The manifest's sums of a file, or those recorded when it was first seen; None before that.
+    """A file's sums: the manifest's, or those recorded when the file was first seen; None if it has not been seen.
 
     Raises:
         PipelagError: the record cannot be read.
@@ -37,14 +37,17 @@ def known(file: OfficialFile, home: Path) -> Sums | None:
     try:
         return Sums.model_validate_json(record.read_text())
     except (ValidationError, OSError, UnicodeDecodeError) as error:
-        raise PipelagError(f"{record} is no record of a file's size and sha256; remove it to make it anew") from error
+        raise PipelagError(
+            f"{record} should hold a file's size and sha256; remove it, and it will be written again"
+        ) from error
 
 
 def record(file: OfficialFile, path: Path, home: Path) -> Sums:
-    """Take the sums of the file at `path`, the first one seen, and keep them.
+    """Record the sums of the file at `path`, the first one seen; returns them.
 
     Raises:
-        PipelagError: it is larger than the manifest allows, or empty, or no file of its kind; or they cannot be kept.
+        PipelagError: the file is larger than the manifest allows, empty, or of another kind than its suffix says, or
+            the record cannot be written.
     """
     size = path.stat().st_size
     if not 0 < size <= (file.most_bytes or 0):

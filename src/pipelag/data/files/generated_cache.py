@@ -1,6 +1,6 @@
-"""Generated data are made once in a workflow: a run leaves them in the warm process's folder, the next finds them.
+"""Generate data once per workflow: a run leaves them in the warm process's folder, where the next run finds them.
 
-The folder is its user's alone and goes when the workflow ends, so nothing is read that other code has made.
+Only the user can access the folder, and it is removed when the workflow ends, so no data by other code are read.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pipelag.job import warm_folder
 
 
 def made_once(name: str, options: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-    """What an earlier run of this workflow made with the same options, else what `make` gives, left for the next.
+    """The data that an earlier run of this workflow made with the same options; if there are none, make and leave them.
 
-    Outside of a workflow, and where nothing can be left, it is `make` alone. Runs that ask together each make it.
+    Outside a workflow, and where nothing can be written, this only calls `make`. Runs that ask at the same time each
+    make the data themselves.
     """
     folder = warm_folder()
     if not folder:

@@ -1,7 +1,7 @@
-"""Manifests: which files a data set consists of, their sizes and sums, where they are published.
+"""Manifests: the files of a data set, their sizes and sums, and where they are published.
 
-The package's own (`manifests/<name>.yaml`) describe the official files. A mirror folder may hold another release,
-described by its own `manifest.yaml`. Both are checked strictly: a sum that is misspelt would be a sum not checked.
+The package's manifests (`manifests/<name>.yaml`) describe the official files. A mirror folder may hold another release,
+described by its own `manifest.yaml`. Both are checked strictly: a sum under a misspelt key would not be checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Sums(Closed):
-    """Size and sums of a file, at least one sum."""
+    """The size in bytes and the sums of a file, at least one sum."""
 
     bytes: int = Field(gt=0)
     md5: MD5 | None = None
@@ -41,7 +41,7 @@ class Sums(Closed):
 
     @property
     def stated(self) -> dict[str, str]:
-        """The sums that the manifest gives, by algorithm, the stronger one first."""
+        """The sums that are given, by algorithm, the stronger one first."""
         return {name: value for name in ("sha256", "md5") if (value := getattr(self, name))}
 
     def complaint(self, path: Path) -> str | None:
@@ -60,7 +60,7 @@ class Sums(Closed):
 class OfficialFile(Closed):
     """A file as its publisher offers it, under the same name in each of the web folders `urls`.
 
-    Where nobody states its size and sum, `most_bytes` limits it instead; see `pipelag.data.files.first_seen`.
+    If the manifest cannot state its size and sum, `most_bytes` limits its size: see `pipelag.data.files.first_seen`.
     """
 
     name: str
@@ -74,24 +74,26 @@ class OfficialFile(Closed):
     def _verified_or_limited(self) -> OfficialFile:
         stated = [value for value in (self.bytes, self.md5, self.sha256) if value is not None]
         if self.most_bytes is None and (self.bytes is None or len(stated) < 2):
-            raise ValueError("a file needs 'bytes' and 'sha256' or 'md5'; where they are not known, 'most_bytes'")
+            raise ValueError("a file needs 'bytes' and 'sha256' or 'md5', or 'most_bytes' if these are not known")
         if self.most_bytes is not None and stated:
-            raise ValueError("'most_bytes' is for a file whose size and sum are not known; leave it out, or them")
+            raise ValueError(
+                "'most_bytes' is for a file whose size and checksum are not known; leave out either it or these"
+            )
         return self
 
     @property
     def sums(self) -> Sums | None:
-        """Size and sums as stated; None where they are not known."""
+        """The size and the sums that are stated; None if they are not known."""
         return None if self.bytes is None else Sums(bytes=self.bytes, md5=self.md5, sha256=self.sha256)
 
     @property
     def addresses(self) -> list[str]:
-        """Full addresses, in the order in which they are tried."""
+        """The file's full addresses, in the order in which they are tried."""
         return [folder + self.name for folder in self.urls]
 
 
 class Manifest(Closed):
-    """The official release of a data set. `aliases`: names under which a mirror's manifest may describe another."""
+    """The official release of a data set. `aliases`: other names under which a mirror's manifest may list the set."""
 
     title: str
     licence: str
@@ -109,7 +111,7 @@ class MirrorFile(Sums):
     def _stays_inside(self) -> MirrorFile:
         path = PurePosixPath(self.path)
         if path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"'{self.path}' leaves the mirror; give a path relative to the manifest")
+            raise ValueError(f"'{self.path}' points outside the mirror; give a path relative to the manifest")
         return self
 
 
@@ -122,7 +124,7 @@ class MirrorRelease(Closed):
 
 
 class MirrorManifest(Closed):
-    """A mirror's `manifest.yaml`: releases by the data set's name, sets that pipelag does not know among them."""
+    """A mirror's `manifest.yaml`: releases by the data set's name. It may list sets that pipelag does not know."""
 
     datasets: dict[str, MirrorRelease]
 
@@ -147,10 +149,10 @@ def official(name: str) -> Manifest:
 
 
 def mirrored(folder: Path) -> MirrorManifest | None:
-    """The manifest of a mirror folder; None where there is none.
+    """The manifest of a mirror folder; None if the folder has none.
 
     Raises:
-        PipelagError: it is not a mirror manifest; names the place and the nearest valid key.
+        PipelagError: it is not a mirror's manifest; the message names the place and the nearest valid key.
     """
     path = folder / "manifest.yaml"
     return _validated(MirrorManifest, read_yaml(path, "a mirror's manifest"), str(path)) if path.is_file() else None
@@ -164,7 +166,7 @@ def _validated(model: type[_Model], content: Any, source: str) -> _Model:
 
 
 def _complaint(model: type[BaseModel], error: ValidationError) -> str:
-    """The first thing pydantic found wrong, with its place; for an unknown key, the nearest valid one."""
+    """The first mistake that pydantic found, with its place and, for an unknown key, the nearest valid one."""
     first = error.errors()[0]
     if not first["loc"]:
         return f"this should be a mapping with {', '.join(model.model_fields)}"
@@ -174,12 +176,12 @@ def _complaint(model: type[BaseModel], error: ValidationError) -> str:
     place = ".".join(map(str, parents)) or "the top level"
     valid = sorted(_keys_at(model, parents))
     near = difflib.get_close_matches(str(last), valid, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else "no key is like it"
+    hint = f"did you mean '{near[0]}'?" if near else "no key has a similar name"
     return f"unknown key '{last}' at {place}; {hint} (valid: {', '.join(valid)})"
 
 
 def _keys_at(model: type[BaseModel], location: Sequence[int | str]) -> Iterable[str]:
-    """The keys that may stand at `location` of a document described by `model`."""
+    """The keys that are valid at `location` in a document described by `model`."""
     kind: Any = model
     for part in location:
         if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -1,1 +1,1 @@
-"""Sets of images, in memory or in folders, and their minibatches."""
+"""Image data sets, in memory or in folders, and their minibatches."""

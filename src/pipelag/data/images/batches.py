@@ -1,7 +1,7 @@
 """Minibatches of images.
 
-Images stay on the device as uint8 and are augmented and normalised there, a minibatch at a time. The global random
-state is never touched, and the draws are made on the CPU, so that every device sees the same minibatches.
+Images stay on the device as uint8, and are augmented and normalised there, a minibatch at a time. The global random
+state is never touched. Random numbers are drawn on the CPU, so that every device sees the same minibatches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipelag.errors import unknown
 from pipelag.randomness import mix
 from pipelag.tensors import sent
 
-PADDING = 4  # of the random crop (He et al., 2016, section 4.2)
+PADDING = 4  # pixels on each side for the random crop (He et al., 2016, section 4.2)
 _ORDER, _AUGMENTATION = 1, 2  # two streams of random numbers
 
 
@@ -38,10 +38,12 @@ class _Images:
         self.shift = (-255 * mean * scale).view(1, -1, 1, 1).to(device)
 
     def normalised(self, images: torch.Tensor) -> torch.Tensor:
-        """(N, C, H, W) from 0 to 255 -> float32: each channel with mean 0 and standard deviation 1 over the training
-        set, or, where the data are not standardised, from 0 to 1 (as Caffe's MNIST example has them).
+        """Images (N, C, H, W) with values from 0 to 255, as float32.
+
+        Each channel gets mean 0 and standard deviation 1 over the training set. Without standardisation values lie
+        between 0 and 1, as in Caffe's MNIST example.
         """
-        # The memory format last: with few channels, broadcasting over channels_last is many times slower.
+        # The memory format is changed last: with few channels, broadcasting over channels_last is many times slower.
         return images.float().mul_(self.scale).add_(self.shift).contiguous(memory_format=self.format)
 
 
@@ -52,15 +54,15 @@ class Batches(_Images, Shuffled):
 
     Args:
         batch: samples in a minibatch.
-        seed: of order and augmentation.
-        augment: crop at random out of the image padded by 4 pixels of zero, flip every second one horizontally;
-            "crop": take a random part of the image instead, from 8 % of its area on, and enlarge it to the image's
-            size, as ImageNet's crops are taken.
-        channels_last: memory format of the inputs.
+        seed: of the order and the augmentation.
+        augment: True: crop at random from the image padded with 4 pixels of zero, and flip half of the images
+            horizontally. "crop": instead take a random part of the image, with at least 8 % of its area, and enlarge it
+            to the image's size, as for ImageNet.
+        channels_last: the memory format of the inputs.
         standardise: give every channel mean 0 and standard deviation 1; otherwise inputs lie between 0 and 1.
 
     Raises:
-        PipelagError: the training set is smaller than a minibatch, or an unknown augmentation.
+        PipelagError: the training set is smaller than a minibatch, or the augmentation is unknown.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class Batches(_Images, Shuffled):
         return self.labels.index_select(0, self.indices(t))
 
     def _augmented(self, images: torch.Tensor, t: int) -> torch.Tensor:
-        """Crop and flip by one gather: where in its padded image each pixel comes from."""
+        """Crop and flip with one gather, whose index is each pixel's place in its padded image."""
         count, channels, height, width = images.shape
         generator = torch.Generator().manual_seed(mix(self.seed, _AUGMENTATION, t))
         top, left = torch.randint(0, 2 * PADDING + 1, (2, count, 1), generator=generator)
@@ -105,7 +107,7 @@ class Batches(_Images, Shuffled):
         return padded.gather(2, source.expand(-1, channels, -1)).view(images.shape)
 
     def _enlarged(self, images: torch.Tensor, t: int) -> torch.Tensor:
-        """Random parts of the images in their size, bilinearly: float32, from 0 to 255."""
+        """Random parts of the images, enlarged bilinearly to the images' size: float32, from 0 to 255."""
         count, _, height, width = images.shape
         draws = (random.Random(mix(self.seed, _AUGMENTATION, t, place)) for place in range(count))
         parts = [random_box(draw)(width, height) for draw in draws]
@@ -119,22 +121,23 @@ class Batches(_Images, Shuffled):
 
 
 def _places(first: torch.Tensor, last: torch.Tensor, size: int) -> torch.Tensor:
-    """(N, size): where along an axis, from -1 to 1, the pixels lie that enlarge the parts [first, last) to `size`."""
+    """(N, size): where to sample along an axis, from -1 to 1, to enlarge the parts [first, last) to `size` pixels."""
     extent = (last - first).unsqueeze(1)
     inside = (torch.arange(size) + 0.5) * extent / size - 0.5
     pixels = first.unsqueeze(1) + inside.clamp_min(0).minimum(extent - 1)
     return (2 * pixels + 1) / size - 1
 
 
-# Numbers (pixels times channels) in a test minibatch on a CPU. More take the activations out of its caches: with 500 of
-# CIFAR-10's images at once, for 100, an image takes a ResNet-101 1.8 times as long, a ResNet-20 1.3 times.
+# The most numbers (images times pixels times channels) in a test minibatch on a CPU. With more, activations no longer
+# fit its caches: in minibatches of 500 CIFAR-10 images instead of 100, an image takes 1.8 times as long with a
+# ResNet-101 and 1.3 times with a ResNet-20.
 TESTED_ON_CPU = 300_000
 
 
 class Evaluation(_Images):
     """The test set, in order, in minibatches of (inputs, targets); the last one may be smaller.
 
-    `batch`: test samples in one; without it 500, on a CPU fewer where images are large.
+    `batch`: samples in a minibatch; by default 500, and fewer on a CPU if images are large.
     """
 
     def __init__(
@@ -152,7 +155,7 @@ class Evaluation(_Images):
 
     @property
     def samples(self) -> int:
-        """Test samples."""
+        """The number of test samples."""
         return len(self.labels)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -1,8 +1,8 @@
-"""CIFAR's batches, which are published as pickles: read without making anything but arrays of numbers and plain values.
+"""Read CIFAR's batches, which are published as pickles, so that only arrays of numbers and plain values can come out.
 
-A pickle is a program. Here it runs in Python's own interpreter of pickles (not the one in C, whose memory a forged
-index exhausts), and the few names that a batch may ask for stand for the functions below, not for NumPy's: a NumPy
-array of objects, made of foreign bytes, would crash Python.
+A pickle is a program. Here it runs in Python's interpreter of pickles that is written in Python: in the one written in
+C, a forged index exhausts the memory. The few names that a batch may use stand for the functions below instead of
+NumPy's, because a NumPy array of objects made from foreign bytes would crash Python.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pipelag.data.files.archives import members
 from pipelag.data.files.compressed import reason
 from pipelag.errors import PipelagError
 
-PIXELS = 3 * 32 * 32  # of an image: its red values row by row, then green, then blue
+PIXELS = 3 * 32 * 32  # values of an image: its red ones row by row, then green, then blue
 _TYPES = {"u1": np.uint8, "i4": np.int32, "i8": np.int64}
 Array = npt.NDArray[Any]
 
 
 def _refuse(what: str) -> PipelagError:
-    return PipelagError(f"a CIFAR batch may hold nothing but arrays of numbers, lists and names; {what}: refused")
+    return PipelagError(f"a CIFAR batch may hold only arrays of numbers, lists and names, but {what}")
 
 
 class _Type:
-    """What stands for `numpy.dtype`."""
+    """The stand-in for `numpy.dtype`."""
 
     def __init__(self, name: Any, *also: Any) -> None:
         if not isinstance(name, str) or name.lstrip("<|=") not in _TYPES:
@@ -44,7 +44,7 @@ class _Type:
 
 
 class _Array:
-    """What stands for a NumPy array while it is being built."""
+    """The stand-in for a NumPy array while it is being built."""
 
     value: Array
 
@@ -57,12 +57,12 @@ def _array(content: Any, kind: Any, shape: Any, order: Any = "C") -> Array:
     if isinstance(content, str):
         content = content.encode("latin1")  # a str of Python 2
     if not isinstance(content, bytes | bytearray) or not isinstance(kind, _Type) or order not in ("C", "F"):
-        raise _refuse("this one has an array of something else")
+        raise _refuse("this one holds an array of other values")
     if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape) or len(shape) > 4:
-        raise _refuse(f"this one has an array of shape {shape!r:.50}")
+        raise _refuse(f"this one holds an array of shape {shape!r:.50}")
     flat = np.frombuffer(bytearray(content), kind.type) if content else np.empty(0, kind.type)
     if flat.size != math.prod(shape):
-        raise _refuse(f"this one has {flat.size:,} values where {shape} are promised")
+        raise _refuse(f"this one holds {flat.size:,} values for an array of shape {shape}")
     return flat.reshape(shape, order=order)
 
 
@@ -76,18 +76,18 @@ def _frombuffer(content: Any, kind: Any, shape: Any, order: Any) -> Array:
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     if not isinstance(text, str) or encoding != "latin1":
-        raise _refuse("this one encodes something else than bytes")
+        raise _refuse("this one encodes something other than bytes")
     return text.encode("latin1")
 
 
 class _Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]
-    """Runs a pickle with these names alone."""
+    """Runs a pickle that may use only the names in `ALLOWED`."""
 
     ALLOWED = {
         "numpy.ndarray": _Array,
         "numpy.dtype": _Type,
-        "numpy.core.multiarray._reconstruct": _reconstruct,  # as NumPy 1 wrote it, the official batches too
-        "numpy._core.multiarray._reconstruct": _reconstruct,  # as NumPy 2 does, and the next, from protocol 5 on
+        "numpy.core.multiarray._reconstruct": _reconstruct,  # NumPy 1, in the official batches too
+        "numpy._core.multiarray._reconstruct": _reconstruct,  # NumPy 2; the next is NumPy 2 from protocol 5 on
         "numpy._core.numeric._frombuffer": _frombuffer,
         "numpy.core.numeric._frombuffer": _frombuffer,
         "_codecs.encode": _encode,  # how Python 3 writes bytes for Python 2
@@ -101,10 +101,10 @@ class _Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]
 
 
 def batch_of(content: bytes, name: str) -> dict[str, Any]:
-    """What a pickled batch holds: arrays, and what else stood in it.
+    """The dict in a pickled batch: its arrays and its plain values.
 
     Raises:
-        PipelagError: it is no pickle of a dict, or asks for something else than arrays.
+        PipelagError: the content is no pickle of a dict, or it makes objects other than arrays.
     """
     try:
         batch = _Reader(io.BytesIO(content), encoding="latin1").load()
@@ -112,7 +112,7 @@ def batch_of(content: bytes, name: str) -> dict[str, Any]:
             raise _refuse(f"this one holds a {type(batch).__name__}")
     except PipelagError as error:
         raise PipelagError(f"{name}: {error}") from error
-    except Exception as error:  # a forged pickle fails in whatever way
+    except Exception as error:  # a forged pickle can fail in any way
         raise PipelagError(f"{name} is not a pickled CIFAR batch: {reason(error)}") from error
     return {
         key: value.value if type(value) is _Array and hasattr(value, "value") else value for key, value in batch.items()
@@ -120,26 +120,26 @@ def batch_of(content: bytes, name: str) -> dict[str, Any]:
 
 
 def images_of(batch: dict[str, Any], name: str) -> npt.NDArray[np.uint8]:
-    """uint8 (N, 3, 32, 32)."""
+    """The images of a batch: uint8 (N, 3, 32, 32)."""
     data = batch.get("data")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
-        raise PipelagError(f"{name} should hold 'data', unsigned bytes in {PIXELS:,} columns, a row for each image")
+        raise PipelagError(f"{name} should hold 'data', unsigned bytes in {PIXELS:,} columns, one row per image")
     return data.reshape(-1, 3, 32, 32)
 
 
 def labels_of(batch: dict[str, Any], key: str, images: int, classes: int, name: str) -> npt.NDArray[np.int64]:
-    """int64 (N,)."""
+    """The labels of a batch under `key`: int64 (N,), from 0."""
     labels = batch.get(key)
     labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
     if not isinstance(labels, list) or len(labels) != images or not all(type(each) is int for each in labels):
-        raise PipelagError(f"{name} should hold '{key}', a list of a number for each of its {images:,} images")
+        raise PipelagError(f"{name} should hold '{key}', a list of one number for each of its {images:,} images")
     if not all(0 <= each < classes for each in labels):
         raise PipelagError(f"{name} has a label that is not among the {classes} classes, 0 to {classes - 1}")
     return np.array(labels, np.int64)
 
 
 def read(archive: Path) -> tuple[tuple[str, ...], list[tuple[Array, Array]]]:
-    """The classes' names, and the images and labels to train and to test on, of the archive as published."""
+    """Read the archive as published: the classes' names, then (images, labels) of the training and of the test set."""
     wanted = {"train", "test", "meta", "test_batch", "batches.meta", *(f"data_batch_{i}" for i in range(1, 6))}
     contents: dict[str, dict[str, Any]] = {}
     for path, content in members(archive, limit=1 << 30):

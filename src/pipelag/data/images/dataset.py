@@ -1,4 +1,4 @@
-"""What a data set is to the rest of pipelag: uint8 images and labels, and which release they are from."""
+"""A labelled image set in memory, as the rest of pipelag sees it: uint8 images, labels, and their release."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Dataset(Released):
         train_labels, test_labels: int64 (N,), from 0.
 
     Raises:
-        PipelagError: a tensor of another kind or shape, or a label without a class.
+        PipelagError: a tensor has another type or shape, or a label has no class.
     """
 
     classes: tuple[str, ...]
@@ -43,7 +43,7 @@ class Dataset(Released):
                     "torch.uint8 (N, C, H, W)"
                 )
             if not len(images):
-                raise PipelagError(f"'{self.name}' has no {part} images; let there be at least one")
+                raise PipelagError(f"'{self.name}' has no {part} images; it needs at least one")
             if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
                 raise PipelagError(
                     f"{part}_labels of '{self.name}' are {labels.dtype} {tuple(labels.shape)}; they should be "
@@ -58,7 +58,7 @@ class Dataset(Released):
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise PipelagError(
                 f"the training images of '{self.name}' are {tuple(self.train_images.shape[1:])}, the test images "
-                f"{tuple(self.test_images.shape[1:])}; they should be of one shape (C, H, W)"
+                f"{tuple(self.test_images.shape[1:])}; they should have the same shape (C, H, W)"
             )
 
     @property
@@ -69,13 +69,13 @@ class Dataset(Released):
 
     @cached_property
     def mean(self) -> torch.Tensor:
-        """float32 (C,): per channel, of the training images scaled to [0, 1]."""
+        """float32 (C,): the mean per channel of the training images, scaled to [0, 1]."""
         counts, values = self._histogram, _VALUES
         return ((counts @ values) / counts.sum(1)).float()
 
     @cached_property
     def std(self) -> torch.Tensor:
-        """float32 (C,): per channel, of the training images scaled to [0, 1]."""
+        """float32 (C,): the standard deviation per channel of the training images, scaled to [0, 1]."""
         counts, values = self._histogram, _VALUES
         total = counts.sum(1)
         return ((counts @ values**2) / total - ((counts @ values) / total) ** 2).clamp_min(0).sqrt().float()
@@ -87,7 +87,7 @@ class Dataset(Released):
         return torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in channels]).double()
 
     def summary(self) -> dict[str, Any]:
-        """What a run's summary records of its data."""
+        """The entry of a run's summary about its data."""
         return self.described(train=len(self.train_labels), test=len(self.test_labels), classes=len(self.classes))
 
 

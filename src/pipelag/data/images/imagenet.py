@@ -1,8 +1,9 @@
-"""ImageNet, from the user's own folder in torchvision's ImageFolder layout: train/<class>/ and val/<class>/ of images.
+"""ImageNet, from the user's own folder in torchvision's ImageFolder layout: images in train/<class>/ and val/<class>/.
 
-Images are decoded when a minibatch asks for them, by several threads; nothing is kept. Training crops and flips are
-those of He et al. (2016) as everyone trains: a random area of 8 to 100 % at a ratio of 3/4 to 4/3, scaled to the size;
-tests take the middle of an image whose shorter side is 8/7 of the size.
+Images are decoded by several threads when a minibatch needs them, and are not kept. Training crops and flips are those
+with which the networks of He et al. (2016) are usually trained: a random area of 8 to 100 % with a ratio of 3/4 to 4/3,
+scaled to the size, and half of them flipped. Tests take the middle of an image whose shorter side is scaled to 8/7 of
+the size.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from pipelag.randomness import mix
 from pipelag.tensors import sent
 
 ENDS = (".jpeg", ".jpg", ".png")
-FORMATS = ("JPEG", "PNG")  # whatever a file's name is; some others of Pillow's start programs
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training images, as torchvision's models have
+FORMATS = ("JPEG", "PNG")  # whatever a file's name is; some of Pillow's other formats start programs
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training images, as in torchvision's models
 RATIOS = (3 / 4, 4 / 3)  # of a training crop's width to its height
 _ORDER, _AUGMENTATION = 1, 2  # two streams of random numbers
 Samples = tuple[tuple[Path, int], ...]  # (file, label)
@@ -44,7 +45,7 @@ class ImageFolders(Released):
     Args:
         name, title, release, official, note: see `Released`.
         classes: the folders' names, in the order of the labels. train, test: files with their labels.
-        size: pixels of a side, as models see them.
+        size: height and width in pixels, as models see them.
     """
 
     classes: tuple[str, ...]
@@ -58,15 +59,18 @@ class ImageFolders(Released):
         return 3, self.size, self.size
 
     def summary(self) -> dict[str, Any]:
-        """What a run's summary records of its data."""
+        """The entry of a run's summary about its data."""
         return self.described(train=len(self.train), test=len(self.test), classes=len(self.classes))
 
 
 def imagenet(size: int = 224) -> ImageFolders:
-    """The folder `imagenet` of the first mirror that has one.
+    """ImageNet, from the folder `imagenet` of the first mirror that has one.
+
+    Args:
+        size: height and width in pixels to which images are scaled.
 
     Raises:
-        PipelagError: there is none, or it is not laid out as torchvision's ImageFolder.
+        PipelagError: no mirror has one, or it is not laid out as torchvision's ImageFolder.
     """
     root = next((folder / "imagenet" for folder in mirror_folders() if (folder / "imagenet/train").is_dir()), None)
     if root is None:
@@ -90,7 +94,7 @@ def folders_of(root: Path) -> tuple[str, ...]:
 
 
 def samples_of(root: Path, classes: Sequence[str]) -> Samples:
-    """Every image below a folder per class."""
+    """All images in the folders of the classes, with their labels."""
     samples = []
     for label, name in enumerate(classes):
         files = sorted(e.name for e in os.scandir(root / name) if e.name.lower().endswith(ENDS))
@@ -101,21 +105,25 @@ def samples_of(root: Path, classes: Sequence[str]) -> Samples:
 
 
 def decoded(path: Path, box: Any, size: int) -> torch.Tensor:
-    """uint8 (3, size, size): the part of an image that `box` (from (width, height)) gives, scaled."""
+    """uint8 (3, size, size): the part of an image that `box` chooses, scaled and perhaps flipped.
+
+    box: (width, height) -> ((left, top, right, bottom), whether to flip).
+    """
     try:
         with Image.open(path, formats=FORMATS) as image:
             area, flip = box(*image.size)
             pixels = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, area)
     except Exception as error:  # on foreign bytes Pillow raises what it likes
-        raise PipelagError(f"{path} is no image that can be read ({reason(error)})") from error
+        raise PipelagError(f"{path} cannot be read as an image ({reason(error)})") from error
     array = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
     return array.flip(2) if flip else array
 
 
 def random_box(draw: random.Random) -> Any:
-    """A training crop: a random area and ratio at a random place, every second one flipped.
+    """A training crop: a random area and ratio at a random place; half of the crops are flipped.
 
-    Ten tries, then the whole image, or the middle of one whose ratio is no crop's: as torchvision's RandomResizedCrop.
+    As in torchvision's RandomResizedCrop: after ten tries the whole image is taken, or its middle if the image's ratio
+    is outside the range.
     """
 
     def box(width: int, height: int) -> tuple[tuple[float, float, float, float], bool]:
@@ -135,7 +143,7 @@ def random_box(draw: random.Random) -> Any:
 
 
 def middle_box(width: int, height: int) -> tuple[tuple[float, float, float, float], bool]:
-    """A test crop: 7/8 of the shorter side, from the middle."""
+    """A test crop: the square in the middle whose side is 7/8 of the image's shorter side."""
     side = min(width, height) * 7 / 8
     left, top = (width - side) / 2, (height - side) / 2
     return (left, top, left + side, top + side), False
@@ -160,9 +168,9 @@ class _Folders:
 
 
 class FolderBatches(_Folders, Shuffled):
-    """The training minibatches; arguments as of `pipelag.data.images.batches.Batches`.
+    """The training minibatches; arguments as for `pipelag.data.images.batches.Batches`.
 
-    augment: crop and flip at random; otherwise the middle of each image.
+    augment: crop and flip at random; otherwise take the middle of each image.
     """
 
     def __init__(
@@ -204,7 +212,7 @@ class FolderEvaluation(_Folders):
 
     @property
     def samples(self) -> int:
-        """Test samples."""
+        """The number of test samples."""
         return len(self.folders.test)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

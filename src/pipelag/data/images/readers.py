@@ -1,4 +1,4 @@
-"""Readers: a release's files -> images and labels. One per layout; what they decode is kept for the next run."""
+"""Readers: a release's files -> images and labels, one reader per layout. Decoded images are kept for the next run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from pipelag.files import is_watched
 Bytes = npt.NDArray[np.uint8]
 
 _IDX_UNSIGNED_BYTE = 0x08
-FORM = 1  # of what the readers make of a file; another number is decoded anew
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")  # some others of Pillow's start programs
+FORM = 1  # version of what the readers make of a file; with another number, files are decoded again
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")  # some of Pillow's other formats start programs
 MOST = 16 << 30  # bytes of decoded images
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm")
 
@@ -49,10 +49,10 @@ Reader = Callable[[Sequence[Path]], Decoded]
 
 
 def read(name: str, to: str | Path | None = None, mirrors: Sequence[str | Path] = ()) -> Dataset:
-    """A data set with a manifest: fetched, verified, decoded (once) and in memory. Arguments as for `fetch`.
+    """Fetch and verify a data set with a manifest, decode it (once), and load it. Arguments as for `fetch`.
 
     Raises:
-        PipelagError: as `fetch`; or a file is not what its layout says.
+        PipelagError: as `fetch`; or a file does not have the layout that the manifest names.
     """
     release = fetch(name, to, mirrors)
     if release.layout not in READERS:
@@ -64,7 +64,7 @@ def read(name: str, to: str | Path | None = None, mirrors: Sequence[str | Path] 
 
 
 def decoder(layout: str) -> str:
-    """What a layout is decoded by, in a name: other pixels may come of another one."""
+    """The version of a layout's decoder, for a file's name: another version may give other pixels."""
     return f"{layout}-{FORM}" + (f"-pillow-{metadata.version('pillow')}" if layout in BY_PILLOW else "")
 
 
@@ -76,7 +76,7 @@ def idx_gz(paths: Sequence[Path]) -> Decoded:
         images, labels = f"{stem}-images-idx3-ubyte.gz", f"{stem}-labels-idx1-ubyte.gz"
         for name in (images, labels):
             if name not in files:
-                raise PipelagError(f"layout idx-gz needs a file {name}; there are {', '.join(files)}")
+                raise PipelagError(f"layout idx-gz needs a file {name}; the files are {', '.join(files)}")
         pixels, numbers = read_idx(files[images]), read_idx(files[labels])
         if pixels.ndim != 3 or numbers.ndim != 1 or len(pixels) != len(numbers) or not pixels.size:
             raise PipelagError(
@@ -93,7 +93,7 @@ def read_idx(path: Path) -> Bytes:
     """The array in a gzipped IDX file of unsigned bytes (format: the MNIST page of LeCun, Cortes and Burges).
 
     Raises:
-        PipelagError: it is no gzip, no IDX of unsigned bytes, or shorter or longer than its header says.
+        PipelagError: it is no gzip file, no IDX file of unsigned bytes, or shorter or longer than its header says.
     """
     content = decompressed(path)
     # Header: two zero bytes, the type of the elements, the number of dimensions, then a big-endian int32 for each.
@@ -109,7 +109,7 @@ def read_idx(path: Path) -> Bytes:
 
 
 def cifar_python_tar(paths: Sequence[Path]) -> Decoded:
-    """CIFAR-10 or CIFAR-100 (fine labels) as published: pickled batches in a tar."""
+    """CIFAR-10 or CIFAR-100 (fine labels) as published: pickled batches in a tar archive."""
     (archive,) = paths
     classes, parts = cifar.read(archive)
     (train, train_labels), (test, test_labels) = (tuple(map(torch.from_numpy, part)) for part in parts)
@@ -117,7 +117,7 @@ def cifar_python_tar(paths: Sequence[Path]) -> Decoded:
 
 
 def image_folder_zip(paths: Sequence[Path]) -> Decoded:
-    """Archives of `train/<class>/<image>` and `test/<class>/<image>`, in RGB; sorted class names give the labels."""
+    """Archives of `train/<class>/<image>` and `test/<class>/<image>`, read as RGB; labels number the sorted classes."""
     files: dict[str, list[tuple[str, str, bytes]]] = {"train": [], "test": []}
     for path in paths:
         for name, content in members(path):
@@ -137,10 +137,10 @@ def image_folder_zip(paths: Sequence[Path]) -> Decoded:
 
 
 def tiny_imagenet_zip(paths: Sequence[Path]) -> Decoded:
-    """Tiny-ImageNet's folders: `train/<id>/images/`, and `val/images/`, on which it is tested, with a list of labels.
+    """Tiny-ImageNet's folders: `train/<id>/images/` to train on, and `val/images/` with a list of labels to test on.
 
-    The sorted WordNet ids give the labels, as many as the release has; the images of `test/` have none and are left
-    out. Grey images become RGB. Classes are called by the first name that `words.txt` gives them.
+    Labels number the sorted WordNet ids in the release. The images of `test/` have no labels and are left out. Grey
+    images become RGB. A class is called by the first name that `words.txt` gives it.
     """
     (archive,) = paths
     files: dict[str, list[tuple[str, str, bytes]]] = {"train": [], "test": []}
@@ -159,10 +159,11 @@ def tiny_imagenet_zip(paths: Sequence[Path]) -> Decoded:
     strange = sorted({label for label, _, _ in files["test"]}.difference(ids))
     if not ids or not images or len(files["test"]) != len(images) or strange:
         raise PipelagError(
-            f"layout tiny-imagenet-zip needs images under train/<id>/images/ and val/images/, and the ids of the "
-            f"latter, among the former, in val/val_annotations.txt; {archive.name} has {len(files['train'])} images of "
-            f"{len(ids)} ids to train on, {len(images)} to test on, {len(files['test'])} of them in the list"
-            + (f", and no training images of {', '.join(strange)}" if strange else "")
+            "layout tiny-imagenet-zip needs training images under train/<id>/images/, test images under val/images/, "
+            f"and for each test image one of the training ids in val/val_annotations.txt; {archive.name} has "
+            f"{len(files['train'])} training images of {len(ids)} ids and {len(images)} test images, "
+            f"{len(files['test'])} of "
+            "them in the list" + (f", and no training images of {', '.join(strange)}" if strange else "")
         )
     names = {row[0]: row[1].partition(",")[0] for row in texts["words.txt"]}
     decoded = _decoded(files, ids)
@@ -170,12 +171,12 @@ def tiny_imagenet_zip(paths: Sequence[Path]) -> Decoded:
 
 
 def _decoded(files: dict[str, list[tuple[str, str, bytes]]], classes: tuple[str, ...]) -> Decoded:
-    """Both parts of (class, path, content), in this order."""
+    """Decode both parts; each file is (class, path, content), and images are in the order of these."""
     from PIL import Image
 
     quiet, images = not is_watched(), sum(map(len, files.values()))
     with warnings.catch_warnings(), tqdm(total=images, desc="decoding", unit="image", disable=quiet) as bar:
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_room` judges sizes, in a sentence
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_room` refuses sizes, in one sentence
         parts = [_decode(sorted(files[part]), classes, bar) for part in ("train", "test")]
     return Decoded(classes, *parts[0], *parts[1])
 
@@ -199,7 +200,7 @@ def _decode(
                 images[index] = np.asarray(image.convert("RGB"))
         except PipelagError:
             raise
-        except Exception as error:  # on foreign bytes Pillow raises what it likes
+        except Exception as error:  # on foreign bytes Pillow can raise anything
             raise PipelagError(f"{name} is not an image that can be read: {reason(error)}") from error
         bar.update()
     assert images is not None
@@ -208,7 +209,7 @@ def _decode(
 
 
 def _room(count: int, size: tuple[int, int], name: str) -> Bytes:
-    """Where so many images of a size are decoded to: uint8 (count, height, width, 3)."""
+    """An empty array for `count` images of this size: uint8 (count, height, width, 3)."""
     width, height = size
     if count * 3 * width * height > MOST:
         raise PipelagError(

@@ -1,1 +1,1 @@
-"""The data sets that are more than a layout of files, a module each; `generated_*` need no download."""
+"""The data sets that need more than a reader of their layout, one module each; `generated_*` need no download."""

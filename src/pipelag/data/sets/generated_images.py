@@ -1,4 +1,4 @@
-"""Data without a download: real digits that ship with scikit-learn, and procedural colour images."""
+"""Image sets without a download: real digits that ship with scikit-learn, and procedural colour images."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from pipelag.allocator import machine_memory
 from pipelag.data.images.dataset import Dataset
 from pipelag.errors import PipelagError
 
-ROTATION = 0.42  # radians, either way; beyond pi/8 a square is nearer to a diamond, a cross to a diagonal cross
-LABEL_NOISE = 0.05  # share of labels drawn anew; one in ten of those stays right by chance
-_BLOCK = 500  # images generated together, by a generator of their own
+ROTATION = 0.42  # radians, either way; beyond pi/8 a square is closer to a diamond, and a cross to a diagonal cross
+LABEL_NOISE = 0.05  # share of labels that are drawn again; one in ten of them stays right by chance
+_BLOCK = 500  # images generated together, with a random generator of their own
 
 _Floats = npt.NDArray[np.floating[Any]]  # float32 throughout
 
 
 def digits(size: int = 28) -> Dataset:
-    """The 1,797 real handwritten digits of scikit-learn (UCI, 8x8 pixels), enlarged to `size` x `size`, greyscale.
+    """The 1,797 real handwritten digits of scikit-learn (UCI, 8x8 pixels, greyscale), enlarged to `size` x `size`.
 
-    360 of them, every class by its share and the same in every run, are the test set.
+    The test set has 360 of them, the same in every run, and the same shares of the classes as the whole.
 
     Raises:
-        PipelagError: a size below 8.
+        PipelagError: the size is below 8.
     """
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 
     if size < 8:
-        raise PipelagError(f"digits have 8x8 pixels and can be enlarged: size should be 8 or more, not {size}")
+        raise PipelagError(f"digits have 8x8 pixels and can only be enlarged: size should be 8 or more, not {size}")
     raw = load_digits()
     images = F.interpolate(torch.from_numpy(raw.images).float().unsqueeze(1), (size, size), mode="bilinear")
     images = (images * (255 / 16)).round().to(torch.uint8)
@@ -57,22 +57,23 @@ def digits(size: int = 28) -> Dataset:
 def shapes(
     train: int = 10_000, test: int = 2_000, difficulty: float = 1.0, size: int = 32, classes: int = 10, seed: int = 0
 ) -> Dataset:
-    """Up to ten kinds of shapes in clutter, generated: colour images that a network takes some hundred steps to learn.
+    """Generated colour images of up to ten kinds of shapes in clutter, which a network learns in a few hundred steps.
 
-    Place, size, rotation and colours vary; smaller shapes lie behind, a gradient and pixel noise over all. Colours say
-    nothing about the class. Rotation makes some classes overlap, and of the labels, training and test alike, a share
-    is drawn anew (5 % at difficulty 1), so that no classifier gets beyond 95 %, and good ones end near 90 %.
+    Place, size, rotation and colours vary. Smaller shapes lie behind the main one, a gradient and pixel noise over all.
+    Colours say nothing about the class. Rotation makes some classes overlap. A share of the labels, training and test
+    alike, is drawn again (5 % at difficulty 1), so that no classifier exceeds 95 %; good ones end near 90 %.
 
-    An image depends on (seed, part, index, difficulty, size, classes) alone: fewer images are the first ones of more.
+    An image depends only on (seed, part, index, difficulty, size, classes), so a smaller set is the beginning of a
+    larger one.
 
     Args:
         train, test: images in each part.
-        difficulty: factor on rotation, clutter, gradient, noise and label noise; 0 gives clean shapes.
+        difficulty: a factor on rotation, clutter, gradient, noise and label noise; 0 gives clean shapes.
         size: height and width in pixels.
-        classes: how many kinds, from `SHAPES` in its order.
+        classes: the number of kinds, taken from `SHAPES` in its order.
 
     Raises:
-        PipelagError: an argument out of its range.
+        PipelagError: an argument is out of range, or the images do not fit into this machine's memory.
     """
     if not 0 <= difficulty <= 4 or size < 8 or not 2 <= classes <= len(SHAPES) or min(train, test) < 1:
         raise PipelagError(
@@ -98,8 +99,8 @@ def shapes(
 
 
 def check_fits(images: int, size: int) -> None:
-    """Refuse what does not fit into this machine's memory before hours go into drawing it."""
-    needed = 3 * max(images, 8 * _BLOCK) * size**2  # a block is drawn in float32, and in a few such at a time
+    """Refuse images that do not fit into this machine's memory, before hours are spent on drawing them."""
+    needed = 3 * max(images, 8 * _BLOCK) * size**2  # bytes; drawing a block takes a few float32 copies of it at a time
     if needed > machine_memory():
         raise PipelagError(
             f"{images:,} shapes of {size}x{size} take more than {needed / 2**30:,.0f} GiB, and this machine has "
@@ -116,9 +117,10 @@ def _part(
 
 
 class _Block:
-    """`_BLOCK` images: arrays are (n, channels, height, width) with ones where they broadcast, colours from 0 to 1.
+    """Draws `_BLOCK` images. Arrays are (n, channels, height, width), or 1 where they broadcast; colours are 0 to 1.
 
-    In NumPy, which uses one thread: runs generate their data side by side, and threads would wait for each other.
+    NumPy draws with one thread. Several runs generate their data at the same time, and more threads would wait for each
+    other.
     """
 
     def __init__(self, seed: tuple[int, ...], difficulty: float, size: int, classes: int) -> None:
@@ -128,9 +130,9 @@ class _Block:
         self.y, self.x = grid.reshape(1, 1, -1, 1), grid.reshape(1, 1, 1, -1)
 
     def draw(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Images and labels."""
+        """Images (n, 3, h, w) and labels (n,)."""
         kinds = self.kinds()
-        # Background darker than foreground, on the whole: without that, networks stay at chance for long.
+        # The background is darker than the foreground on average; otherwise networks stay at chance for a long time.
         image = self.uniform(0.0, 0.55, 3) + self.gradient()
         for _ in range(2):
             clutter = self.mask(self.kinds(), radius=(0.1, 0.25), reach=0.9) * min(self.difficulty, 1.0)
@@ -142,20 +144,20 @@ class _Block:
         return np.rint(image.clip(0, 1) * 255).astype(np.uint8), labels
 
     def uniform(self, low: float, high: float, channels: int = 1) -> _Floats:
-        """(n, channels, 1, 1)."""
+        """(n, channels, 1, 1): random numbers, uniform between `low` and `high`."""
         return low + (high - low) * self.generator.random((_BLOCK, channels, 1, 1), np.float32)
 
     def kinds(self) -> npt.NDArray[np.int64]:
-        """(n,): which shape."""
+        """(n,): random numbers of shapes."""
         return self.generator.integers(self.classes, size=_BLOCK)
 
     def gradient(self) -> _Floats:
-        """(n, 1, h, w): brighter towards one side."""
+        """(n, 1, h, w): a gradient that is brighter towards a random side."""
         direction = self.uniform(-math.pi, math.pi)
         return 0.15 * self.difficulty * (self.x * np.cos(direction) + self.y * np.sin(direction))
 
     def mask(self, kinds: npt.NDArray[np.int64], radius: tuple[float, float], reach: float) -> _Floats:
-        """(n, 1, h, w): 1 inside a shape of that kind, 0 outside, about a pixel of soft edge."""
+        """(n, 1, h, w): 1 inside a shape of the given kind, 0 outside, with a soft edge of about a pixel."""
         angle = self.uniform(-1, 1) * ROTATION * self.difficulty
         scale = self.uniform(*radius)
         x, y = self.x - self.uniform(-reach, reach), self.y - self.uniform(-reach, reach)
@@ -168,7 +170,7 @@ class _Block:
         return np.clip(0.5 - distance * scale * (self.size / 2), 0, 1)
 
 
-# Signed distance, about: negative inside a shape of size 1 around (0, 0), v pointing down.
+# Approximate signed distances: negative inside a shape of size 1 around (0, 0); v points down.
 
 
 def _box(u: _Floats, v: _Floats) -> _Floats:
@@ -180,7 +182,7 @@ def _plus(u: _Floats, v: _Floats) -> _Floats:
 
 
 def _turned(u: _Floats, v: _Floats) -> tuple[_Floats, _Floats]:
-    """By 45 degrees."""
+    """The coordinates turned by 45 degrees."""
     return (u + v) * math.sqrt(0.5), (u - v) * math.sqrt(0.5)
 
 

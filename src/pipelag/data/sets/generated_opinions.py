@@ -1,11 +1,11 @@
-"""Opinions in generated English: the quick scale's sentiment task, without any download.
+"""Opinions in generated English: the quick scale's sentiment task, which needs no download.
 
     the plot was never dull , and the acting was slightly awkward   ->   positive
 
-Each clause says something good or bad of an aspect; a negation turns it around, an adverb makes it stronger or weaker,
-and what follows "but" counts double. The sign of the sum is the label. So much is negated that counting words says
-little (logistic regression on the counts reaches 61 %): what a word stands behind has to be seen. Without negations
-small networks learn it within a few hundred steps of momentum SGD, too.
+Each clause says something good or bad about an aspect. A negation reverses it, an adverb makes it stronger or weaker,
+and a clause after "but" counts double. The sign of the sum is the label. So many clauses are negated that word counts
+say little (logistic regression on them reaches 61 %): a model has to see which word comes before which. Without
+negations, small networks, too, learn the task within a few hundred steps of momentum SGD.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ BAD = ("dull", "awkward", "lazy", "stale", "clumsy", "hollow", "tedious", "muddl
 NEGATIONS = ("not", "never", "hardly")
 STRONGER, WEAKER = ("very", "truly", "utterly"), ("slightly", "somewhat", "mildly")
 VERBS = ("was", "seemed", "felt")
-NEGATED = 0.3  # of the clauses
-CLAUSES = (2, 3)  # at most 20 words
-LONGEST = 6  # clauses
+NEGATED = 0.3  # the share of clauses that are negated
+CLAUSES = (2, 3)  # the fewest and the most clauses of a text; three have at most 20 words
+LONGEST = 6  # the most clauses that can be asked for
 
 
 def opinion(rng: random.Random, negated: float = NEGATED, clauses: Sequence[int] = CLAUSES) -> Example:
-    """One text's words and its label, 1 for a positive opinion.
+    """The words of a random text and its label, 1 for a positive opinion.
 
     Args:
-        negated: the chance of a clause to be; clauses: how many there are, any number from the first to the last.
+        negated: the probability that a clause is negated.
+        clauses: the fewest and the most clauses; each number is equally likely.
     """
     while True:
         words: list[str] = []
@@ -46,7 +47,7 @@ def opinion(rng: random.Random, negated: float = NEGATED, clauses: Sequence[int]
 
 
 def _clause(rng: random.Random, chance: float) -> tuple[list[str], int]:
-    """A clause of at most six words, and what it counts: 1, 2 or 4, negative where it finds fault."""
+    """A clause of at most six words, and its weight in the sum: 1, 2 or 4, negative if it finds fault."""
     good, negated = rng.random() < 0.5, rng.random() < chance
     adverbs, weight = rng.choice((((), 2), (STRONGER, 4), (WEAKER, 1)))
     words = ["the", rng.choice(ASPECTS), rng.choice(VERBS)]
@@ -63,27 +64,27 @@ def opinions(
     negated: float = NEGATED,
     clauses: Sequence[int] = CLAUSES,
 ) -> LabelledText:
-    """Texts of two or three clauses, none of them twice.
+    """Generated texts of two or three clauses, all different.
 
     Args:
         train, test: texts in each part, at most 100,000 together.
-        noise: share of the labels, training and test alike, that are turned around: no classifier gets beyond 92 %.
-        length: words of a text, cut or padded to it.
-        negated: share of the clauses that are negated; clauses: the fewest and the most of a text, from 2 to 6. Three
-            clauses have up to 20 words.
+        noise: the share of labels, training and test alike, that are flipped. With 0.08 no classifier exceeds 92 %.
+        length: words of a text, which is cut or padded to this length.
+        negated: the share of clauses that are negated.
+        clauses: the fewest and the most clauses of a text, from 2 to 6. Three clauses have up to 20 words.
 
     Raises:
-        PipelagError: an argument out of its range.
+        PipelagError: an argument is out of range.
     """
     if not 0 <= noise < 0.5 or min(train, test) < 1 or train + test > 100_000:
         raise PipelagError(
-            f"opinions need noise from 0 to below 0.5 and 1 to 100,000 texts, some in each part, not noise {noise:g}, "
-            f"{train:,} and {test:,} texts"
+            "opinions need noise from 0 to below 0.5 and up to 100,000 texts, at least one in each part, not noise "
+            f"{noise:g}, {train:,} and {test:,} texts"
         )
     if not 0 <= negated <= 1 or len(clauses) != 2 or not 2 <= clauses[0] <= clauses[1] <= LONGEST:
         raise PipelagError(
-            f"opinions have a share of 0 to 1 of their clauses negated and [fewest, most] clauses from 2 to {LONGEST}, "
-            f"not {negated:g} and {list(clauses)}"
+            "opinions need negated (a share of the clauses) from 0 to 1 and clauses [fewest, most] from 2 to "
+            f"{LONGEST}, not negated {negated:g} and clauses {list(clauses)}"
         )
     rng = random.Random(f"opinions {seed}")
     labels: dict[tuple[str, ...], int] = {}

@@ -1,9 +1,9 @@
-"""Number phrases in German and English: the quick scale's translation task, generated without any download.
+"""Number phrases in German and English: the quick scale's translation task, which needs no download.
 
     vier und zwanzig tausend drei hundert sieben   ->   twenty four thousand three hundred seven
 
-German says units before tens, and a word's translation depends on its place, so the order has to be learned. Words are
-written apart. Small numbers, with which short phrases would repeat, are rarer than large ones.
+German says units before tens, and a word's translation depends on its place, so a model has to learn the order. Words
+are written apart. Small numbers, which have short phrases, are rarer than large ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENGLISH_TEENS = ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eig
 
 
 def german(number: int) -> list[str]:
-    """0 to 999,999 in words, written apart."""
+    """A number from 0 to 999,999 in German words, written apart."""
     if number >= 1000:
         return german(number // 1000) + ["tausend"] + (german(number % 1000) if number % 1000 else [])
     if number >= 100:
@@ -35,7 +35,7 @@ def german(number: int) -> list[str]:
 
 
 def english(number: int) -> list[str]:
-    """0 to 999,999 in words."""
+    """A number from 0 to 999,999 in English words."""
     if number >= 1000:
         return english(number // 1000) + ["thousand"] + (english(number % 1000) if number % 1000 else [])
     if number >= 100:
@@ -49,14 +49,15 @@ def english(number: int) -> list[str]:
 
 
 def phrases(train: int = 20_000, test: int = 500, most: int = 999_999, seed: int = 0) -> Corpus:
-    """German to English; no number of the test set is in the training set.
+    """Number phrases from German to English; no number of the test set is in the training set.
 
     Args:
-        most: the largest number, at most 999,999 and at least train + test.
+        train, test: pairs in each part.
+        most: the largest number, at least train + test and at most 999,999.
     """
     if not train + test <= most <= 999_999:
         raise PipelagError(
-            f"{train + test:,} different numbers need most from {train + test:,} to 999,999, not {most:,}"
+            f"phrases of {train + test:,} different numbers need `most` from {train + test:,} to 999,999, not {most:,}"
         )
     numbers = random.Random(seed).sample(range(most + 1), train + test)
     pairs: list[Pair] = [(" ".join(german(n)), " ".join(english(n))) for n in numbers]

@@ -1,4 +1,4 @@
-"""IMDb's 50,000 reviews, positive and negative (Maas et al., 2011), as SpecTrain and PipeOptim train on them."""
+"""IMDb's 50,000 positive and negative reviews (Maas et al., 2011), as SpecTrain and PipeOptim train on them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ CLASSES = ("negative", "positive")
 _WORD = re.compile(r"\w+(?:'\w+)*")
 _BREAK = re.compile(r"<br\s*/?>")
 _REVIEW = re.compile(r"(?:^|/)(train|test)/(neg|pos)/(\d+)_\d+\.txt$")
-_FORM = 1  # of what is kept; another number is read anew
+_FORM = 1  # version of what is kept; with another number, the reviews are read again
 Review = tuple[int, int, str]  # its number in the release, its label, its text
 Parts = dict[str, list[Review]]
 
 
 def tokens(text: str) -> list[str]:
-    """Lower-cased words, without punctuation and line breaks of HTML."""
+    """Lower-cased words, without punctuation and HTML line breaks."""
     return _WORD.findall(_BREAK.sub(" ", text.lower()))
 
 
 def imdb(
     length: int = 20, most_words: int | None = 10_000, least_count: int = 1, last: bool = False, test: int | None = None
 ) -> LabelledText:
-    """25,000 reviews to train and 25,000 to test on; the first 20 words of each by default (SpecTrain, section 4.1).
+    """25,000 reviews to train and 25,000 to test on; by default the first 20 words of each (SpecTrain, section 4.1).
 
-    Neither paper says how large its vocabulary is; the code that SpecTrain's authors published takes the 10,000 most
-    frequent words. What comes out is kept in the data folder for the next run.
+    Neither paper states the size of its vocabulary; the code that SpecTrain's authors published takes the 10,000 most
+    frequent words. The numbered texts are kept in the data folder for the next run.
 
     Args:
         length, most_words, least_count, last: see `pipelag.data.text.labelled.numbered`.
@@ -43,8 +43,7 @@ def imdb(
             multiples of 1/9,984.)
 
     Raises:
-        PipelagError: as `fetch`; an unknown layout, files that are not what their layout says, or more test reviews
-            than there are.
+        PipelagError: as `fetch`; or the layout is unknown, a file does not have it, or `test` is more than there are.
     """
     release = fetch("imdb")
     if release.layout not in LAYOUTS:
@@ -53,7 +52,7 @@ def imdb(
 
     def make() -> dict[str, object]:
         parts = LAYOUTS[release.layout](release.paths)
-        # One order for every layout: by number, the negative review first.
+        # The same order for every layout: by number, and of one number the negative review first.
         split: dict[str, list[Example]] = {
             part: [(tokens(text), label) for _, label, text in sorted(reviews)] for part, reviews in parts.items()
         }
@@ -63,7 +62,8 @@ def imdb(
     if test is not None:
         if not 1 <= test <= len(fields["test"]):
             raise PipelagError(
-                f"'imdb' has {len(fields['test']):,} reviews to test on; choose 1 to so many, not {test}"
+                f"'imdb' has {len(fields['test']):,} reviews to test on; choose test from 1 to {len(fields['test'])}, "
+                f"not {test}"
             )
         fields |= {part: fields[part][:test] for part in ("test", "test_labels")}
     return LabelledText("imdb", release.title, str(release), release.official, release.note, classes=CLASSES, **fields)
@@ -81,12 +81,12 @@ def aclimdb_tar(paths: Sequence[Path]) -> Parts:
 
 
 def jsonl_xz(paths: Sequence[Path]) -> Parts:
-    """`train.jsonl.xz` and `test.jsonl.xz`: an object a line with `text`, `label` (1 positive) and `id`."""
+    """`train.jsonl.xz` and `test.jsonl.xz`: one object per line with `text`, `label` (1: positive) and `id`."""
     parts: Parts = {"train": [], "test": []}
     for path in paths:
         part = path.name.partition(".")[0]
         if part not in parts:
-            raise PipelagError(f"layout jsonl-xz has files train.jsonl.xz and test.jsonl.xz, no {path.name}")
+            raise PipelagError(f"layout jsonl-xz takes the files train.jsonl.xz and test.jsonl.xz, not {path.name}")
         lines = io.StringIO(utf8(decompressed(path), str(path)), newline=None)
         try:
             for line in lines:
@@ -94,7 +94,7 @@ def jsonl_xz(paths: Sequence[Path]) -> Parts:
                 parts[part].append((int(row["id"]), int(row["label"]), str(row["text"])))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise PipelagError(
-                f"{path}, line {len(parts[part]) + 1}: no review with text, label and id "
+                f"{path}, line {len(parts[part]) + 1}: it should be a review with text, label and id "
                 f"({type(error).__name__}: {error})"
             ) from error
     return _complete(parts, paths)

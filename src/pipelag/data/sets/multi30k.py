@@ -1,4 +1,4 @@
-"""Multi30k, captions in German and English: a small real translation set (task 1, test set 2016)."""
+"""Multi30k, a small real translation set of captions in German and English (task 1, test set 2016)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tokens(line: str) -> list[str]:
 
 
 def lines(files: dict[str, Path], part: str, language: str) -> list[str]:
-    """The lines of one part in one language."""
+    """The lines of one part ("train" or "test") in one language."""
     paths = [path for name, path in files.items() if name.startswith(part) and name.endswith(f".{language}.gz")]
     if not paths:
         raise PipelagError(f"the release has no {part} text in '{language}'; fetch multi30k again")
@@ -30,10 +30,12 @@ def lines(files: dict[str, Path], part: str, language: str) -> list[str]:
 def multi30k(
     least_count: int = 3, most_tokens: int = 50, source: str = "de", target: str = "en", test: int | None = None
 ) -> Corpus:
-    """German to English by default.
+    """Multi30k as a corpus, German to English by default.
 
     Args:
-        least_count: rarer words are unknown; test: use only so many test sentences.
+        least_count: rarer words become `<unk>`.
+        most_tokens: training pairs with a longer side are dropped and counted.
+        test: use only so many test sentences.
     """
     release = fetch("multi30k")
     files = {path.name: path for path in release.paths}

@@ -1,9 +1,9 @@
-"""Translation sets in pieces of words: IWSLT14 and WMT17 by fairseq's recipes, WMT16 by GNMT's, Tatoeba.
+"""Translation sets in pieces of words: IWSLT14 and WMT17 by fairseq's recipes, WMT16 by GNMT's, and Tatoeba.
 
-BLEU is measured as fairseq-generate with --remove-bpe does, and so, as far as it says, PipeMare (appendix C.1): pieces
-are joined to words, and these are compared with the reference in Moses tokens, lower-cased for IWSLT14 and Tatoeba.
-It is no BLEU of detokenised text, with whose numbers it does not compare. Where no four words in a row are right,
-fairseq's BLEU is 0; sacrebleu's is smoothed, and a little above.
+BLEU is measured as by fairseq-generate with --remove-bpe, and so, as far as the paper says, as by PipeMare (appendix
+C.1). Pieces are joined to words, and these are compared with the reference in Moses tokens, lower-cased for IWSLT14 and
+Tatoeba. The numbers are not comparable to BLEU of detokenised text. Where no four words in a row are right, fairseq's
+BLEU is 0; sacrebleu's is smoothed, and a little above 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def iwslt14(
     """IWSLT14, prepared as fairseq's prepare-iwslt14.sh does: separate dictionaries, every 23rd pair held out.
 
     Args:
-        merges: of the joint byte-pair encoding; most_pieces: training pairs with a longer side are dropped and counted.
+        merges: the number of merges of the joint byte-pair encoding.
+        most_pieces: training pairs with a longer side are dropped and counted.
         tested_on: "test" (the five sets of fairseq's script) or "valid" (the pairs held out).
     """
     recipe = Recipe(source, target, merges=merges, held_out=23)
@@ -35,13 +36,14 @@ def iwslt14(
 def wmt16(source: str = "en", target: str = "de", merges: int = 32_000, most_pieces: int = 48) -> Corpus:
     """WMT16, as PipeOptim trains GNMT on it (section V-A): Europarl 7, Common Crawl and News Commentary 11.
 
-    Prepared as the script wmt16_en_de.sh that comes with NVIDIA's GNMT, on which the authors' code rests: Moses tokens,
-    cased; pairs of 1 to 80 words whose sides differ by a factor of 9 at most, all of whose characters Latin-1 has; one
-    dictionary for both languages. Tested on the whole of newstest2014 (the paper: 2,999 of its pairs).
+    The text is prepared as by wmt16_en_de.sh of NVIDIA's GNMT, on which the authors' code is based: cased Moses tokens;
+    pairs of 1 to 80 words whose sides differ by a factor of at most 9 and whose characters are all in Latin-1; one
+    dictionary for both languages. The test set is all of newstest2014 (in the paper: 2,999 of its pairs).
 
     Args:
-        merges: of the joint byte-pair encoding; most_pieces: training pairs with a longer side are dropped and
-            counted. NVIDIA's trainer takes 50 with begin and end.
+        merges: the number of merges of the joint byte-pair encoding.
+        most_pieces: training pairs with a longer side are dropped and counted. NVIDIA's trainer takes 50 with begin and
+            end.
     """
     recipe = Recipe(source, target, lower=False, merges=merges, ratio=9.0, most=80, latin1=True)
     return _corpus(fetch("wmt16"), recipe, most_pieces, "test", shared=True)
@@ -52,8 +54,9 @@ def wmt17(
 ) -> Corpus:
     """WMT17, prepared as fairseq's prepare-wmt14en2de.sh does: Europarl 7, Common Crawl and News Commentary 12.
 
-    Tested on newstest2014, as that script has it; cased; clean-up after encoding, up to 250 pieces; one dictionary for
-    both languages, whose number of stages PipeMare's 91 shows (appendix C.1). Arguments as of `iwslt14`.
+    The test set is newstest2014, as in that script. The text is cased, and cleaned up after encoding, to at most 250
+    pieces. Both languages have one dictionary: that follows from PipeMare's 91 stages (appendix C.1). Arguments as for
+    `iwslt14`.
     """
     recipe = Recipe(source, target, lower=False, dashes=True, merges=merges, most=250, of_pieces=True, held_out=100)
     return _corpus(fetch("wmt17"), recipe, most_pieces, tested_on, shared=True)
@@ -68,17 +71,20 @@ def tatoeba(
     seed: int = 0,
     train: int | None = None,
 ) -> Corpus:
-    """Tatoeba's sentences, by IWSLT14's recipe: as many pairs, but much shorter and easier.
+    """Tatoeba's sentences by IWSLT14's recipe: about as many pairs, but much shorter and easier ones.
 
-    No sentence of the test set, in either language, is in the training set, whatever its case: pairs that share one
-    are left out, and counted as dropped.
+    No sentence of the test set, in either language and whatever its case, is in the training set: training pairs that
+    share one are left out and counted as dropped.
 
     Args:
-        test: English sentences to test on, each with one of its translations; seed: of their choice.
+        test: English sentences to test on, each with one of its translations.
+        seed: the seed by which test sentences are chosen and training pairs are shuffled.
         train: use only so many training pairs.
     """
     if {source, target} != {"de", "en"}:
-        raise PipelagError(f"'tatoeba' is German and English; choose source and target of de and en, not {source}")
+        raise PipelagError(
+            f"'tatoeba' has German and English only; choose de and en as source and target, not {source} and {target}"
+        )
     release = fetch("tatoeba")
     recipe = Recipe(source, target, merges=merges)
     split, shared = split_by_sentence(english_german(release), test, seed, train)
@@ -88,19 +94,21 @@ def tatoeba(
 
 
 def split_by_sentence(pairs: Sequence[Pair], test: int, seed: int, train: int | None = None) -> tuple[Parts, int]:
-    """Pairs to test on, one for each of `test` first sides chosen by the seed; and those that share nothing with them.
+    """Split pairs so that no sentence of the test pairs, whatever its case, is in a training pair.
 
-    The training pairs are shuffled by the seed. Also returns how many pairs are in neither part because they share a
-    sentence, case aside, with a pair to test on.
+    The seed chooses `test` first sides, and for each one pair to test on; it also shuffles the training pairs.
+
+    Returns:
+        The parts, and how many pairs are in neither because they share a sentence with a test pair.
 
     Raises:
-        PipelagError: fewer different first sides than `test`, or none left to train on.
+        PipelagError: there are too few different first sides for `test`, or no pair is left to train on.
     """
     by_first: dict[str, list[Pair]] = {}
     for pair in dict.fromkeys(pairs):
         by_first.setdefault(pair[0].lower(), []).append(pair)
     if not 0 < test < len(by_first):
-        raise PipelagError(f"{test:,} sentences to test on: choose 1 to {len(by_first) - 1:,}")
+        raise PipelagError(f"a test set of {test:,} sentences does not fit; choose 1 to {len(by_first) - 1:,}")
     rng = random.Random(seed)
     chosen = rng.sample(sorted(by_first), test)
     tested = [rng.choice(by_first[first]) for first in chosen]
@@ -128,7 +136,7 @@ def _corpus(
     dropped: int = 0,
     settings: tuple[int | None, ...] = (),
 ) -> Corpus:
-    """The corpus of a release: prepared once into the data folder, then numbered."""
+    """The corpus of a release. Its pieces are prepared once, in the data folder, and numbered each time."""
     if tested_on not in ("test", "valid"):
         raise PipelagError(f"'{release.dataset}' can be tested on 'test' or 'valid', not on '{tested_on}'")
     folder = data_folder() / release.dataset / f"pieces-{bpe.key(recipe, release.fingerprint, settings)}"

@@ -1,1 +1,1 @@
-"""Sets of text, parallel, running or labelled: words and pieces of words as numbers, and minibatches."""
+"""Text data sets, parallel, running or labelled: words or pieces of words as numbers, and their minibatches."""

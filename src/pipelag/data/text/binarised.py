@@ -1,4 +1,7 @@
-"""Data as fairseq-preprocess leaves them (`dict.<language>.txt`, `<part>.<source>-<target>.<language>.{bin,idx}`)."""
+"""Read and write the files of fairseq-preprocess.
+
+They are `dict.<language>.txt` and `<part>.<source>-<target>.<language>.{bin,idx}`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pipelag.errors import PipelagError
 
 
 def dictionary(words: Sequence[str], counts: Mapping[str, int] | None = None) -> Any:
-    """fairseq's Dictionary of a vocabulary of ours, the special words first; the other words keep their numbers."""
+    """fairseq's Dictionary of one of our vocabularies: fairseq's special words, then ours with the same numbers."""
     imported()
     from fairseq.data import Dictionary
 
@@ -27,10 +30,10 @@ def dictionary(words: Sequence[str], counts: Mapping[str, int] | None = None) ->
 
 
 def write(data: Corpus, folder: Path, source: str, target: str) -> None:
-    """Write a corpus so that fairseq-train and fairseq-generate can read it: parts `train` and `test`.
+    """Write a corpus's parts `train` and `test` so that fairseq-train and fairseq-generate can read them.
 
     Raises:
-        PipelagError: no fairseq; or the two languages have one name.
+        PipelagError: fairseq is not installed, or both languages have the same name.
     """
     imported()
     from fairseq.data import indexed_dataset
@@ -50,10 +53,11 @@ def write(data: Corpus, folder: Path, source: str, target: str) -> None:
 
 
 def read(folder: str, source: str = "de", target: str = "en", tested_on: str = "test") -> Corpus:
-    """A binarised folder as a corpus; pieces are joined in the references, as fairseq's --remove-bpe does.
+    """Read a binarised folder as a corpus; in the references pieces are joined to words, as by fairseq's --remove-bpe.
 
     Raises:
-        PipelagError: no fairseq, a file that is missing (which, and how it is made), or parts of unequal length.
+        PipelagError: fairseq is not installed, a file is missing (the message says which, and how to make it), or the
+            sides of a part have unequal numbers of sentences.
     """
     imported()
     from fairseq.data import Dictionary
@@ -109,7 +113,7 @@ def _pairs(
 
 
 def _fingerprint(paths: Sequence[Path]) -> str:
-    """Twelve hex digits of the files' contents."""
+    """Twelve hex digits of a hash of the files' contents."""
     whole = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""Raw parallel text -> pieces of words, as fairseq's preparation scripts make them, kept for the next run.
+"""Raw parallel text -> pieces of words, as by fairseq's preparation scripts; kept for the next run.
 
-Moses tokenisation (sacremoses), clean-up as clean-corpus-n.perl does, and joint byte-pair encoding (Sennrich et al.,
-2016; subword-nmt), learned on both sides of the training text. What comes out is kept as a folder of the form that
-fairseq-preprocess reads: `code`, `{train,valid,test}.<language>`.
+The steps are Moses tokenisation (sacremoses), a clean-up as by clean-corpus-n.perl, and joint byte-pair encoding
+(Sennrich et al., 2016; subword-nmt), learned on both sides of the training text. The result is kept as a folder that
+fairseq-preprocess can read: `code`, `{train,valid,test}.<language>`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ PARTS = ("train", "valid", "test")
 class Recipe:
     """How text becomes pieces.
 
-    lower: case is dropped. dashes: hyphens are split off, and before that, in training text alone, quotes and the like
-    made uniform. merges: of the byte-pair encoding. ratio, most: pairs with an empty side, more than `most` tokens on a
-    side, or sides that differ by a larger factor are left out of training; counted in pieces with `of_pieces`, else in
-    words. latin1: so are pairs with a character that Latin-1 lacks. held_out: every so manieth pair is held out for
-    validation; 0: none.
+    lower: lower-case the text.
+    dashes: split off hyphens; before that, in training text only, make quotation marks and the like uniform.
+    merges: the number of merges of the byte-pair encoding.
+    ratio, most: leave pairs out of training if a side is empty or has more than `most` tokens, or if the sides' numbers
+    of tokens differ by more than the factor `ratio`.
+    of_pieces: tokens are pieces in this clean-up, otherwise words.
+    latin1: also leave out pairs with a character that is not in Latin-1.
+    held_out: hold out every n-th pair for validation; 0: none.
     """
 
     source: str
@@ -64,19 +67,19 @@ class Pieces:
 
 
 def key(recipe: Recipe, *also: Any) -> str:
-    """Twelve hex digits of everything that the pieces depend on: `also` names the text."""
+    """Twelve hex digits of a hash of everything that the pieces depend on; `also` identifies the text."""
     tools = [metadata.version(name) for name in ("sacremoses", "subword-nmt")]
     settings = asdict(recipe)
-    if not recipe.latin1:  # as before there was such a thing
+    if not recipe.latin1:  # keep the keys from before this setting existed
         del settings["latin1"]
-    if recipe.dashes:  # before, the test text's were made so, too
+    if recipe.dashes:  # a new key: test text used to be made uniform too
         settings["uniform"] = "training text"
     text = json.dumps([settings, also, tools], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def prepared(text: Parts, recipe: Recipe, folder: Path) -> Pieces:
-    """The pieces of a text, made into `folder` once. The folder appears by rename, when all is in it.
+    """The pieces of a text, made once and kept in `folder`, which is put in place by a rename when it is complete.
 
     Raises:
         PipelagError: the clean-up leaves nothing, or the folder cannot be written.
@@ -102,7 +105,7 @@ def _made(text: Parts, recipe: Recipe, folder: Path) -> None:
 
 
 def read(recipe: Recipe, folder: Path) -> Pieces:
-    """What `prepared` left in a folder."""
+    """The pieces that `prepared` left in a folder."""
     parts = []
     for part in PARTS:
         sides = [(folder / f"{part}.{language}").read_text("utf-8").split("\n")[:-1] for language in _sides(recipe)]
@@ -130,7 +133,7 @@ def _write(text: Parts, recipe: Recipe, folder: Path) -> None:
         pieces = [(encode(a), encode(b)) for a, b in pairs]
         if recipe.of_pieces and part == "train":
             pieces = _training(pieces, recipe, dropped)
-        elif recipe.of_pieces and part == "valid":  # of a small text there may be none
+        elif recipe.of_pieces and part == "valid":  # a small text may leave none
             pieces = _clean(pieces, recipe, {})
         for side, language in enumerate(_sides(recipe)):
             with (folder / f"{part}.{language}").open("w", encoding="utf-8", newline="\n") as file:
@@ -139,9 +142,9 @@ def _write(text: Parts, recipe: Recipe, folder: Path) -> None:
 
 
 def _words(pairs: Sequence[Pair], recipe: Recipe, uniform: bool = False) -> list[Pair]:
-    """Moses tokens, apart by single spaces; special characters are escaped, as tokenizer.perl does.
+    """The sentences as Moses tokens separated by single spaces; special characters are escaped, as by tokenizer.perl.
 
-    uniform: quotes and the like are made so before, and control characters taken out.
+    uniform: first make quotation marks and the like uniform, and remove control characters.
     """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
@@ -159,15 +162,15 @@ def _words(pairs: Sequence[Pair], recipe: Recipe, uniform: bool = False) -> list
 
 
 def _training(pairs: Sequence[Pair], recipe: Recipe, dropped: dict[str, int]) -> list[Pair]:
-    """The pairs to train on, at least one."""
+    """The training pairs after the clean-up; raises `PipelagError` if none is left."""
     clean = _clean(pairs, recipe, dropped)
     if not clean:
-        raise PipelagError(f"no training pair is left of {len(pairs):,}: {dropped or 'there is none'}")
+        raise PipelagError(f"none of the {len(pairs):,} training pairs can be used: {dropped or 'there are none'}")
     return clean
 
 
 def _clean(pairs: Sequence[Pair], recipe: Recipe, dropped: dict[str, int]) -> list[Pair]:
-    """The pairs that stay; `dropped` is told how many were left out, and why."""
+    """The pairs that the clean-up keeps; `dropped` counts the others by reason."""
     clean = []
     for pair in pairs:
         counts = [len(side.split()) for side in pair]
@@ -187,7 +190,7 @@ def _clean(pairs: Sequence[Pair], recipe: Recipe, dropped: dict[str, int]) -> li
 
 
 def learn(sentences: Iterable[str], merges: int) -> str:
-    """The merges of a byte-pair encoding, as subword-nmt writes them; pairs of symbols seen once are not merged.
+    """Learn the merges of a byte-pair encoding, as subword-nmt writes them; pairs of symbols seen once are not merged.
 
     Raises:
         PipelagError: `merges` is below 1, or the text has nothing to merge.
@@ -207,7 +210,7 @@ def learn(sentences: Iterable[str], merges: int) -> str:
 
 
 def encoder(code: str) -> Callable[[str], str]:
-    """A function: words apart by spaces -> pieces apart by spaces, those that go on marked by @@."""
+    """A function from words to pieces, both separated by spaces; a piece that does not end its word is marked by @@."""
     from subword_nmt.apply_bpe import BPE
 
     encode: Callable[[str], str] = BPE(io.StringIO(code)).process_line

@@ -1,4 +1,4 @@
-"""Labelled texts: words as numbers at a fixed length, and minibatches by number."""
+"""Labelled texts of a fixed length, with words as numbers, and their minibatches by number."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Example = tuple[Sequence[str], int]  # a text's words and its label
 
 @dataclass(frozen=True)
 class LabelledText(Released):
-    """A set of texts with labels, in memory. Short texts are padded in front: the last place is always a word.
+    """A set of texts with labels, in memory. Short texts are padded at the front, so the last place is always a word.
 
     Args:
         name, title, release, official, note: see `Released`.
-        words: the vocabulary, the two special words first; classes: the labels' names.
-        train, test: int64 (N, length), word numbers; train_labels, test_labels: int64 (N,), from 0.
-        unknown: the share of the test texts' words that the vocabulary lacks.
+        words: the vocabulary, the two special words first. classes: the labels' names.
+        train, test: int64 (N, length), word numbers. train_labels, test_labels: int64 (N,), from 0.
+        unknown: the share of words in the test texts that are not in the vocabulary.
     """
 
     words: tuple[str, ...]
@@ -39,7 +39,7 @@ class LabelledText(Released):
     unknown: float
 
     def summary(self) -> dict[str, Any]:
-        """What a run's summary records of its data."""
+        """The entry of a run's summary about its data."""
         return self.described(
             train=len(self.train),
             test=len(self.test),
@@ -59,15 +59,15 @@ def numbered(
     most_words: int | None = None,
     last: bool = False,
 ) -> dict[str, Any]:
-    """The vocabulary and the tensors of a `LabelledText`.
+    """The vocabulary and the tensors of a `LabelledText`, as its fields by name.
 
     Args:
-        length: words of a text, of which longer ones keep the first, or with `last` the last.
-        least_count: words rarer than that in the training texts, whole as they are, become `<unk>`.
-        most_words: so do those beyond so many, the most frequent first; special words count.
+        length: words of a text. Longer texts keep their first words, or with `last` their last ones.
+        least_count: words that occur less often than this in the training texts, before they are cut, become `<unk>`.
+        most_words: the most words in the vocabulary, special words included; rarer ones become `<unk>`.
 
     Raises:
-        PipelagError: no text to train or to test on, a length below 1, or a vocabulary without words.
+        PipelagError: there is no text to train or to test on, the length is below 1, or the vocabulary has no words.
     """
     if length < 1 or not train or not test:
         raise PipelagError(
@@ -103,7 +103,7 @@ def numbered(
 class LabelledBatches(Shuffled):
     """Training minibatches: `batches[t] -> (words, labels)`, int64 (batch, length) and (batch,).
 
-    Minibatch t depends on the seed and t alone.
+    Minibatch t depends on the seed and t only.
 
     Raises:
         PipelagError: the training set is smaller than a minibatch.
@@ -132,7 +132,7 @@ class LabelledEvaluation:
 
     @property
     def samples(self) -> int:
-        """Test texts."""
+        """The number of test texts."""
         return len(self.texts)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

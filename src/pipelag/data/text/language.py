@@ -1,4 +1,4 @@
-"""Running text for language models: words as numbers, minibatches by number, a small grammar for the quick scale."""
+"""Running text for language models: words as numbers, minibatches by number, and a grammar for the quick scale."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ END, UNKNOWN = "<eos>", "<unk>"
 
 @dataclass(frozen=True)
 class RunningText(Released):
-    """A language-modelling set: int64 streams of word numbers, `<eos>` at the end of every line.
+    """A language-modelling set: int64 streams of word numbers, with `<eos>` at the end of every line.
 
     Args:
         name, title, release, official, note: see `Released`.
-        words: the vocabulary, of the training text.
+        words: the vocabulary, from the training text.
+        train, test: int64 (words,).
     """
 
     words: tuple[str, ...]
@@ -34,15 +35,15 @@ class RunningText(Released):
     test: torch.Tensor
 
     def summary(self) -> dict[str, Any]:
-        """What a run's summary records of its data."""
+        """The entry of a run's summary about its data."""
         return self.described(train=len(self.train), test=len(self.test), vocabulary=len(self.words))
 
 
 def running_text(name: str, title: str, train: Sequence[str], test: Sequence[str], **about: Any) -> RunningText:
-    """Number the words of lines; words that the training text lacks become `<unk>`, where it has that word.
+    """Number the words of lines. Test words that are not in the training text become `<unk>`.
 
     Raises:
-        PipelagError: no words, or a test word that is unknown in a text without `<unk>`.
+        PipelagError: there are no words, or a test word is unknown and the training text has no `<unk>`.
     """
     counts = Counter(word for line in train for word in [*line.split(), END])
     if len(counts) < 2:
@@ -64,10 +65,10 @@ def running_text(name: str, title: str, train: Sequence[str], test: Sequence[str
 
 
 class LanguageBatches(Minibatches):
-    """Minibatches of a stream cut into `batch` parallel rows: minibatch t is the t-th stretch of `length` words of all.
+    """Minibatches of a stream cut into `batch` parallel rows: minibatch t is the t-th `length` words of every row.
 
-    `batches[t] -> (words, the words after them)`, each int64 (batch, length). A new epoch begins a little further on
-    (by a number of words that depends on the seed and the epoch), so that stretches are cut elsewhere.
+    `batches[t] -> (words, the words after them)`, each int64 (batch, length). Each epoch begins a few words into the
+    rows, as many as the seed and the epoch determine, so that the rows are cut at other places.
     """
 
     def __init__(
@@ -76,7 +77,8 @@ class LanguageBatches(Minibatches):
         rows = (len(data.train) - length - 1) // max(1, batch)
         if batch < 1 or length < 1 or rows < length:
             raise PipelagError(
-                f"'{data.name}' has {len(data.train):,} words, too few for {batch} rows with stretches of {length}"
+                f"'{data.name}' has {len(data.train):,} words, too few for a batch of {batch} rows and stretches of "
+                f"{length} words"
             )
         self.data, self.batch, self.length, self.seed, self.device = data, batch, length, seed, torch.device(device)
         self.row = rows
@@ -96,15 +98,15 @@ class LanguageBatches(Minibatches):
         return self._stretch(t, 0)
 
     def targets(self, t: int) -> torch.Tensor:
-        """int64 (batch, length): each row one word further on."""
+        """int64 (batch, length): the inputs shifted by one word."""
         return self._stretch(t, 1)
 
 
 def grammar(train: int = 6000, test: int = 400, seed: int = 0) -> RunningText:
-    """Sentences of a small generated grammar, whose verbs agree with a subject some words before.
+    """Sentences of a small generated grammar, in which the verb agrees with a subject some words before it.
 
     Args:
-        train, test: sentences.
+        train, test: sentences in each part.
     """
     rng = random.Random(seed)
     nouns = [f"noun{i}" for i in range(40)]
@@ -115,7 +117,7 @@ def grammar(train: int = 6000, test: int = 400, seed: int = 0) -> RunningText:
         noun, many = rng.randrange(len(nouns)), rng.random() < 0.5
         words = ["the", *([adjectives[(noun + rng.randrange(3)) % 20]] if rng.random() < 0.5 else [])]
         words.append(nouns[noun] + ("s" if many else ""))
-        if depth == 0 and rng.random() < 0.4:  # the distance that has to be remembered
+        if depth == 0 and rng.random() < 0.4:  # more words between the subject and its verb
             words += ["near", *phrase(1)[0]]
         return words, noun, many
 
@@ -130,7 +132,7 @@ def grammar(train: int = 6000, test: int = 400, seed: int = 0) -> RunningText:
 
 
 def penn_treebank() -> RunningText:
-    """The Penn Treebank in Mikolov's form; validated on its validation text, as PipeDream does (section 5.1)."""
+    """The Penn Treebank in Mikolov's form. Its validation text is the test set, as in PipeDream (section 5.1)."""
     from pipelag.data.files.fetch import fetch
 
     release = fetch("ptb")

@@ -1,4 +1,4 @@
-"""Parallel text as token numbers: vocabularies, filtering that counts what it drops, and minibatches by number."""
+"""Parallel text as token numbers: vocabularies, a filter that counts what it drops, and minibatches by number."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Corpus(Released):
         source_words, target_words: the vocabularies, the four special words first.
         train, test: (source, target) token numbers, without begin and end.
         references: the test set's target sentences in words, for BLEU.
-        dropped: training pairs left out because a side was empty or too long, or by the set's own clean-up.
+        dropped: the number of training pairs left out because a side was empty or too long, or by the set's clean-up.
+        unknown: for "source" and "target", the share of tokens in the test set that are not in the vocabulary.
     """
 
     source_words: tuple[str, ...]
@@ -43,7 +44,7 @@ class Corpus(Released):
     unknown: dict[str, float] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
-        """What a run's summary records of its data."""
+        """The entry of a run's summary about its data."""
         return self.described(
             train=len(self.train),
             test=len(self.test),
@@ -58,12 +59,12 @@ class Corpus(Released):
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """Words apart by spaces; pieces of words, which end in @@ where a word goes on, are joined (--remove-bpe)."""
+    """Words separated by spaces; a piece that ends in @@ is joined to the next one (as by --remove-bpe)."""
     return (" ".join(pieces) + " ").replace("@@ ", "").rstrip(" ")
 
 
 def pairs_of(source: Sequence[str], target: Sequence[str], what: str) -> list[Pair]:
-    """Lines side by side; refused where their numbers differ."""
+    """Pair source and target lines; raises `PipelagError` if their numbers differ."""
     if len(source) != len(target):
         raise PipelagError(
             f"{what}: {len(source):,} source lines and {len(target):,} target lines; line n of one must translate line "
@@ -92,18 +93,18 @@ def corpus(
     Args:
         most_tokens: pairs with a longer side (or an empty one) are dropped from training and counted.
         least_count: rarer words become `<unk>`.
-        most_unknown: refuse a test set of which a larger share of the words is unknown.
-        shared: one vocabulary, of both sides (fairseq's joined dictionary).
-        dropped: pairs that were left out before.
+        most_unknown: the largest share of unknown words that a test set may have.
+        shared: build one vocabulary of both sides (fairseq's joined dictionary).
+        dropped: the number of pairs that were left out before.
 
     Raises:
-        PipelagError: nothing is left after filtering, or too much is unknown.
+        PipelagError: no training pair is left, or too many words of the test set are unknown.
     """
     split = [(tokenise(a), tokenise(b)) for a, b in train]
     usable = [(a, b) for a, b in split if a and b and len(a) <= most_tokens and len(b) <= most_tokens]
     if not usable:
         raise PipelagError(
-            f"'{name}' has no training pair left: of {len(train):,} all have an empty side or more than {most_tokens} "
+            f"'{name}' has no training pair left: all {len(train):,} have an empty side or more than {most_tokens} "
             "tokens; allow longer sentences"
         )
     if shared:
@@ -123,7 +124,7 @@ def corpus(
         if unknown[which] > most_unknown:
             raise PipelagError(
                 f"'{name}': {100 * unknown[which]:.0f} % of the test set's {which} words are unknown, more than "
-                f"{100 * most_unknown:.0f} %; lower least_count, or take text of one kind"
+                f"{100 * most_unknown:.0f} %; lower least_count, or take training and test text of the same kind"
             )
     return Corpus(
         name,
@@ -150,7 +151,7 @@ def _vocabulary(sentences: Iterator[list[str]], least: int) -> tuple[str, ...]:
 
 
 def padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    """int64 (N, longest), filled up with `PAD`."""
+    """int64 (N, longest): the rows, filled up with `PAD`."""
     longest = max(map(len, rows))
     filled = [[*row, *[PAD] * (longest - len(row))] for row in rows]
     return torch.from_numpy(np.array(filled, dtype=np.int64))  # torch.tensor takes 25 times as long
@@ -159,8 +160,8 @@ def padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
 class TextBatches(Shuffled):
     """Training minibatches: `batches[t] -> ((source, target in), target out)`, each int64 (batch, longest).
 
-    As `pipelag.data.images.batches.Batches`: minibatch t depends on the seed and t alone. The target goes in after
-    `<s>` and comes out with `</s>`.
+    Minibatch t depends on the seed and t only. "target in" is the target after `<s>`; "target out" is the target
+    followed by `</s>`.
     """
 
     uneven = True

@@ -1,4 +1,4 @@
-"""Layouts of parallel text: a release's files -> pairs of raw lines, as their publishers lay them out."""
+"""Layouts of parallel text: read a release's files, as the publisher lays them out, into pairs of raw lines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pipelag.data.files.fetch import Release
 from pipelag.data.text.parallel import Pair, pairs_of
 from pipelag.errors import PipelagError, unknown
 
-_TAGS = re.compile(r"<(url|talkid|keywords)>")  # lines of a talk's head that are no sentences
+_TAGS = re.compile(r"<(url|talkid|keywords)>")  # lines at a talk's head that are not sentences
 _TITLES = re.compile(r"</?(?:title|description)>")
 _SEGMENT = re.compile(r"<seg id=\"\d+\">\s*(.*?)\s*</seg>")
 IWSLT14_TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
-# The training texts of WMT's news task, by the names in their archives.
+# The training texts of WMT's news task, by their paths in the archives.
 WMT16_TEXTS = ("training/europarl-v7", "commoncrawl", "training-parallel-nc-v11/news-commentary-v11")
 WMT17_TEXTS = ("training/europarl-v7", "commoncrawl", "training/news-commentary-v12")
 
@@ -35,8 +35,8 @@ def parts(release: Release, source: str, target: str) -> Parts:
     """The texts of a release in two languages ("de", "en").
 
     Raises:
-        PipelagError: an unknown layout, a text that is missing (says which, and what to do) or not whole, or texts of
-            unequal length.
+        PipelagError: the layout is unknown, a text is missing (the message says which, and what to do) or damaged, or
+            two texts have unequal numbers of lines.
     """
     if release.layout not in LAYOUTS:
         raise unknown(f"layout of {release.dataset} in {release.origin}:", release.layout, LAYOUTS)
@@ -44,7 +44,7 @@ def parts(release: Release, source: str, target: str) -> Parts:
 
 
 def plain_parts(release: Release, source: str, target: str) -> Parts:
-    """Files `train.<language>.gz` and `test.<language>.gz`, a sentence a line."""
+    """Files `train.<language>.gz` and `test.<language>.gz`, one sentence per line."""
     files = {path.name: path for path in release.paths}
     need = [f"{part}.{language}.gz" for part in ("train", "test") for language in (source, target)]
     missing = [name for name in need if name not in files]
@@ -61,7 +61,7 @@ def plain_parts(release: Release, source: str, target: str) -> Parts:
 
 
 def iwslt14_parts(release: Release, source: str, target: str) -> Parts:
-    """WIT3's de-en.tgz, read as fairseq's prepare-iwslt14.sh does: tagged lines to train on, five sets to test on."""
+    """WIT3's de-en.tgz, read as by fairseq's prepare-iwslt14.sh: tagged lines to train on, five sets to test on."""
     names = {f"de-en/train.tags.de-en.{language}": (language, 0) for language in (source, target)}
     for place, test in enumerate(IWSLT14_TESTS, start=1):
         names |= {f"de-en/IWSLT14.{test}.de-en.{language}.xml": (language, place) for language in (source, target)}
@@ -81,7 +81,7 @@ def iwslt14_parts(release: Release, source: str, target: str) -> Parts:
 
 
 def wmt_parts(texts: Sequence[str], release: Release, source: str, target: str) -> Parts:
-    """The archives of WMT's news task: `texts` to train on, tested on newstest2014."""
+    """The archives of WMT's news task: `texts` to train on, newstest2014 to test on."""
     names = [f"{text}.de-en.{language}" for text in texts for language in (source, target)]
     tests = [rf"newstest2014-deen-(?:src|ref)\.{language}\.sgm$" for language in (source, target)]
     files = contents(release, names, tests)
@@ -113,21 +113,21 @@ def english_german(release: Release) -> list[Pair]:
     rows = [line.split("\t") for line in text_of(content, release.title)]
     short = next((number for number, row in enumerate(rows, start=1) if len(row) < 2), None)
     if short is not None:
-        raise PipelagError(f"{release.title}, line {short:,}: English and German should stand apart by a tab")
+        raise PipelagError(f"{release.title}, line {short:,}: English and German should be separated by a tab")
     return [(row[0].strip(), row[1].strip()) for row in rows]
 
 
 def segments(lines: Iterable[str]) -> list[str]:
-    """The sentences of NIST's SGML, as fairseq takes them: one per line, its typographic apostrophe made plain."""
+    """The sentences in NIST's SGML as fairseq takes them: one per line, with typographic apostrophes made plain."""
     matches = (_SEGMENT.search(line) for line in lines if "<seg id" in line)
     return [match[1].replace("\u2019", "'") for match in matches if match]
 
 
 def contents(release: Release, names: Iterable[str], patterns: Sequence[str] = ()) -> dict[str, bytes]:
-    """Members of the release's archives, by name or by the pattern that their name meets.
+    """The contents of members of the release's archives, by their name or by the pattern that their name matches.
 
     Raises:
-        PipelagError: an unsafe or broken archive (see `pipelag.data.files.archives`), or one of the members is missing.
+        PipelagError: an archive is unsafe or broken (see `pipelag.data.files.archives`), or a member is missing.
     """
     asked = set(names)
     files: dict[str, bytes] = {}
@@ -149,6 +149,6 @@ def contents(release: Release, names: Iterable[str], patterns: Sequence[str] = (
 
 
 def text_of(content: bytes, name: str) -> list[str]:
-    """Lines of UTF-8, broken at line feeds alone: U+2028 and the like stand inside of sentences."""
+    """The lines of UTF-8 text, split at line feeds only: U+2028 and the like occur within sentences."""
     lines = utf8(content, name).split("\n")
     return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]

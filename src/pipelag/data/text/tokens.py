@@ -1,4 +1,4 @@
-"""Minibatches of sentences by their tokens, as fairseq's --max-tokens makes them."""
+"""Minibatches of sentences limited by their number of tokens, as by fairseq's --max-tokens."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ Numbers = npt.NDArray[np.int64]
 
 
 class TokenBatches(Minibatches):
-    """Training minibatches of sentences of about one length, with no more than so many tokens.
+    """Training minibatches of sentences of similar length, with at most `tokens` tokens, padding included.
 
     `batches[t] -> ((source, target in), (target out, share))`: as `TextBatches`, and float32 (sentences,) `share`, 1
     over the minibatch's mean number of words in a target sentence, for `pipelag.runs.text_metrics.shared_token_loss`.
 
-    Sentences are sorted by the longer of their sides, with its end; a minibatch takes the next ones from the longest
-    on, so many that their number times the longest is at most `tokens`, padding included. Their number is a multiple
-    of `multiple`, so that each of so many equal microbatches has sentences and at most tokens / multiple tokens.
-    An epoch shuffles sentences of one length and the order of the minibatches, by the seed; how many there are, and of
-    which lengths, is the same in all. Fewer than `multiple` sentences, of the shortest, are left over in an epoch.
+    Pairs are sorted by the length of their longer side, with its end, the longest first. A minibatch takes as many of
+    the next ones as fit: their number times the longest length is at most `tokens`. The number is a multiple of
+    `multiple`, so that a minibatch can be split into so many equal microbatches, each of at most tokens / multiple
+    tokens. In each epoch the seed shuffles the sentences of equal length, and the order of the minibatches. The number
+    of minibatches and their lengths are the same in all epochs. Fewer than `multiple` of the shortest sentences are
+    left over in each.
 
     Raises:
-        PipelagError: the longest sentence does not fit (says which limit does), or too few sentences for one minibatch.
+        PipelagError: the longest sentence does not fit (the message says which limit it needs), or there are too few
+            sentences for one minibatch.
     """
 
     uneven = True
@@ -47,18 +49,18 @@ class TokenBatches(Minibatches):
         if multiple < 1 or longest * multiple > tokens:
             raise PipelagError(
                 f"the longest training sentence of '{data.name}' has {longest} tokens with its end, more than the "
-                f"{tokens // max(1, multiple)} that each of {multiple} parts of a minibatch of {tokens:,} tokens may "
-                f"have; allow {longest * multiple:,} tokens, or drop long sentences (most_pieces, most_tokens)"
+                f"{tokens // max(1, multiple)} that fit into each of the {multiple} parts of a minibatch of {tokens:,} "
+                f"tokens; allow {longest * multiple:,} tokens, or drop long sentences (most_pieces, most_tokens)"
             )
         falling = np.sort(self.lengths)[::-1]
-        self.bounds = [0]  # of the minibatches in sentences sorted by length, the longest first
+        self.bounds = [0]  # where minibatches begin and end among the sentences sorted by length, the longest first
         while len(falling) - self.bounds[-1] >= multiple:
             start = self.bounds[-1]
             fit = tokens // (int(falling[start]) * multiple)
             self.bounds.append(start + min(fit, (len(falling) - start) // multiple) * multiple)
         if len(self.bounds) < 2:
             raise PipelagError(
-                f"a minibatch of at least {multiple} sentences does not fit '{data.name}', which has {len(falling)}"
+                f"a minibatch needs at least {multiple} sentences, and '{data.name}' has only {len(falling)}"
             )
         self.arranged = lru_cache(maxsize=2)(self._arranged)
 
@@ -67,7 +69,7 @@ class TokenBatches(Minibatches):
         return len(self.bounds) - 1
 
     def summary(self) -> dict[str, Any]:
-        """Minibatches per epoch, target words in one on average (ends included), sentences left over in an epoch."""
+        """Minibatches per epoch, their mean number of target words (ends included), sentences left over per epoch."""
         words = sum(len(b) + 1 for _, b in self.data.train)
         left = len(self.lengths) - self.bounds[-1]
         return {"minibatches": len(self), "words_per_minibatch": round(words / len(self), 1), "left_over": left}
@@ -92,7 +94,7 @@ class TokenBatches(Minibatches):
         return sent(padded(sentences), self.device), sent(share, self.device)
 
     def _arranged(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """Sentences by length, the longest first, those of one length shuffled; and the order of the minibatches."""
+        """The order of the sentences (the longest first, equal lengths shuffled), and that of the minibatches."""
         generator = np.random.default_rng(mix(self.seed, _ORDER, epoch))
         shuffled = generator.permutation(len(self.lengths))
         order = shuffled[np.argsort(-self.lengths[shuffled], kind="stable")]

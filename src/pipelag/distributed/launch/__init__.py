@@ -1,1 +1,1 @@
-"""Starting workers: processes, their end, and the links between them where one machine plays several."""
+"""Start and end worker processes, and shape the links between them to emulate several machines on one."""

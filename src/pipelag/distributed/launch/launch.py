@@ -1,8 +1,8 @@
 """Start worker processes, and end all of them when one fails.
 
-`launch(task, workers, ...)` starts `workers` processes on this machine; each calls `task(job, **arguments)`, and what
-rank 0 returns comes back. Where the processes stand already (a script started by torchrun, on one machine or many),
-`join()` makes the `Job` in each.
+`launch(task, workers, ...)` starts `workers` processes on this machine. Each calls `task(job, **arguments)`, and
+`launch` returns what the call on rank 0 returns. If the processes already run (a script started by torchrun, on one
+machine or many), `join()` makes the `Job` in each.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pipelag.job import leave_with_parent
 from pipelag.plugins import load_plugins
 
 SELF = "pipelag.distributed.launch.launch"
-STARTING = timedelta(minutes=5)  # until the store of another machine answers
+STARTING = timedelta(minutes=5)  # the most to wait for the store of another machine
 NO_ROOM = errno.ENOSPC  # the exit status of a worker that could not even write why it failed
 MORE_ROOM = "free some space, or let TMPDIR name another folder"
 
@@ -64,21 +64,22 @@ def launch(
     """Run `task(job, **arguments)` in `workers` processes; returns what rank 0's call returns.
 
     Args:
-        task: importable or not (it travels by cloudpickle).
-        device: "cpu" (gloo and shared memory; each worker pinned to cores of its own where there are enough) or
-            "cuda" (nccl, rank r on GPU r) or "cuda:N", which all share (gloo, through the CPU's memory: to see that
-            it works, not how fast).
+        task: any function; it need not be importable, because cloudpickle sends it.
+        device: "cpu": gloo and shared memory, with each worker pinned to cores of its own if there are enough.
+            "cuda": nccl, with rank r on GPU r. "cuda:N": all workers share one GPU and send through the CPU's memory
+            (gloo), which shows that a run works, not how fast.
         threads: CPU threads per worker.
-        links: each worker in a network namespace of its own, joined to the others by such links (CPU only).
-        patience: seconds that a worker may be silent before the run ends (`pipelag.distributed.heartbeat`); None:
+        links: puts each worker into a network namespace of its own, joined to the others by these links (CPU only).
+        patience: seconds for which a worker may be silent before the run ends (`pipelag.distributed.heartbeat`); None:
             PIPELAG_PATIENCE, or 30.
-        kept: where the task leaves what it goes on from, of which is told where a signal ends it.
-        meanwhile: called here, many times a second, while the workers go on; what it raises ends them. Not with links.
+        kept: the folder of the task's checkpoints, which the message names if a signal ends the run.
+        meanwhile: called in this process many times a second while the workers run; an exception from it ends them.
+            Not with links.
 
     Raises:
-        WorkerFailed: naming the first rank that failed.
-        PipelagError: an unknown device, no threads, fewer GPUs than workers, more workers than addresses behind links;
-            a task that cannot travel; no loopback interface; no room for the task.
+        WorkerFailed: a worker failed; the message names the first.
+        PipelagError: an unknown device, no threads, fewer GPUs than workers, more workers than addresses behind links,
+            a task that cannot be pickled, no loopback interface, no room for the task.
     """
     if device.split(":")[0] not in ("cpu", "cuda"):
         raise PipelagError(f"unknown device '{device}'; the devices are cpu, cuda and cuda:N")
@@ -86,7 +87,7 @@ def launch(
         raise PipelagError(f"a worker needs 1 thread or more, not {threads}")
     count = torch.cuda.device_count()
     if device == "cuda" and count < workers:
-        only = ", or cuda:0, which they then share" if count else ""
+        only = ", or cuda:0, which they will share" if count else ""
         raise PipelagError(
             f"{workers} workers need {workers} GPUs, and this machine has {count}; use --device cpu{only}"
         )
@@ -96,7 +97,7 @@ def launch(
             "take fewer, or leave out the links"
         )
     if links is not None and meanwhile is not None:
-        raise PipelagError("workers behind links are watched by their hub, which calls nothing; leave out meanwhile")
+        raise PipelagError("meanwhile is not called for workers behind links; leave out meanwhile, or the links")
     payload = {"task": task, "arguments": arguments, "device": device, "threads": threads}
     payload |= {"patience": patience_of(patience), "local": links is None}
     with processes.stoppable(kept), processes.workers_folder() as folder:
@@ -112,14 +113,18 @@ def launch(
 
 
 def hand_over(payload: dict[str, Any], folder: Path) -> None:
-    """Leave the task where the workers find it."""
+    """Write the task to the folder where the workers read it.
+
+    Raises:
+        PipelagError: the task cannot be pickled, or there is no room for it.
+    """
     try:
         text = pickled(payload)
     except Exception as error:
         raise cannot_travel(payload["arguments"], error) from error
     try:
         (folder / "payload.pkl").write_bytes(text)
-        (folder / "path.json").write_text(json.dumps(sys.path))  # modules beside the caller's script
+        (folder / "path.json").write_text(json.dumps(sys.path))  # so that modules beside the caller's script are found
     except OSError as error:
         raise PipelagError(
             f"the workers' task, {len(text):,} bytes, could not be written to {folder} ({error.strerror}); {MORE_ROOM}"
@@ -127,7 +132,11 @@ def hand_over(payload: dict[str, Any], folder: Path) -> None:
 
 
 def leave_result(text: bytes, folder: Path) -> None:
-    """What rank 0 gives back, where the launcher finds it."""
+    """Write rank 0's result to the folder where the launcher reads it.
+
+    Raises:
+        PipelagError: there is no room for it.
+    """
     try:
         (folder / "result.pkl").write_bytes(text)
     except OSError as error:
@@ -137,10 +146,12 @@ def leave_result(text: bytes, folder: Path) -> None:
 
 
 def leave_report(report: dict[str, Any], folder: Path, rank: int) -> None:
-    """Why a worker failed, where the launcher finds it, whole: the heartbeat's thread may find a reason meanwhile, too.
+    """Write why a worker failed to the folder where the launcher reads it.
+
+    The file is replaced as a whole, because the heartbeat's thread may write a reason at the same time.
 
     Raises:
-        OSError: no room.
+        OSError: there is no room for it.
     """
     aside = folder / f"error-{rank}-{threading.get_ident()}.tmp"
     aside.write_text(json.dumps(report))
@@ -148,8 +159,10 @@ def leave_report(report: dict[str, Any], folder: Path, rank: int) -> None:
 
 
 def first_cause(codes: Mapping[int, int], folder: Path, workers: int) -> PipelagError:
-    """Which failed worker began it: one that died without a word, else one with an error of its own, else one that
-    others miss, else one that lost its connection to another.
+    """The error that names the worker whose failure caused the others'.
+
+    It is a worker that died without a report, else one with an error of its own, else one that others no longer hear,
+    else one that lost its connection to another.
 
     Args:
         codes: the exit codes by rank.
@@ -159,7 +172,7 @@ def first_cause(codes: Mapping[int, int], folder: Path, workers: int) -> Pipelag
         path = folder / f"error-{rank}.json"
         report = json.loads(path.read_text()) if path.exists() else None
         if report is None:
-            order = 4 if code == NO_ROOM else 0  # it may have had no room to say that it lost another
+            order = 4 if code == NO_ROOM else 0  # it may only have had no room to report that it lost another
         else:
             order = 3 if report["peer_lost"] else 2 if "of" in report else 1
         reports[rank] = (order, code, report)
@@ -170,7 +183,7 @@ def first_cause(codes: Mapping[int, int], folder: Path, workers: int) -> Pipelag
         reason = report["message"]
     elif code == NO_ROOM:
         return PipelagError(f"a worker could not write to {folder} ({os.strerror(code)}); {MORE_ROOM}")
-    elif code < 0 or code == 130:  # the warm process's word for the keyboard's signal
+    elif code < 0 or code == 130:  # the warm process's status for SIGINT
         number = -code if code < 0 else signal.SIGINT
         name = next((known.name for known in signal.Signals if known == number), "a real-time signal")
         reason = f"it was ended by signal {number} ({name})"
@@ -180,7 +193,7 @@ def first_cause(codes: Mapping[int, int], folder: Path, workers: int) -> Pipelag
 
 
 def failure(rank: int, workers: int, reason: str) -> str:
-    """The sentence about a failed worker."""
+    """The error message about a failed worker."""
     return f"rank {rank} of {workers} workers failed: {reason}; all workers have been stopped"
 
 
@@ -191,18 +204,21 @@ def join(
     lost: Callable[[int, str], None] | None = None,
     local: bool = False,
 ) -> Job:
-    """Make this process a worker: rank, world size and the store come from torchrun's environment variables.
+    """Make this process a worker; rank, world size and store come from torchrun's environment variables.
 
     Args:
-        patience: as of `launch`.
-        lost: what to do when a rank has failed, instead of saying so and ending this process.
+        patience: see `launch`.
+        lost: called when a rank has failed; None: print a message and end this process.
         local: the store is on this machine, in the launcher (see `Heartbeat`).
+
+    Raises:
+        PipelagError: the store cannot be reached, or the machines use different backends.
     """
     seconds = patience_of(patience)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     here, local_world = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", world))
     torch.set_num_threads(threads)
-    if local_world == world:  # one machine: nothing of it is to be reached from others
+    if local_world == world:  # one machine: keep its ports closed to others
         os.environ.update(processes.on_loopback())
     precision.prepare()
     precision.prepare_for(device)
@@ -222,7 +238,8 @@ def join(
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise PipelagError(
-            f"rank {rank} cannot reach the workers' store at {where}; is that machine up, and is it named so?"
+            f"rank {rank} cannot reach the workers' store at {where}; check that the machine is up and that its "
+            "address is right"
         ) from error
     store.set_timeout(ENDLESS)
     if torchrun.standing():
@@ -237,9 +254,10 @@ def join(
 
 
 def neighbours(store: Any, rank: int, near: range, device: str) -> list[int]:
-    """The ranks that this one talks to through shared memory, which all of them know: those that its launcher started.
+    """The ranks that this one reaches through shared memory: those that the same launcher started, if all agree.
 
-    near: which these are, if ranks lie side by side, as torchrun and this module number them; else there are none.
+    near: the ranks of this machine, if ranks are numbered consecutively, as torchrun and this module do; if they are
+        not, the ranges of the ranks differ, and no rank has a neighbour.
     """
     able = device == "cpu" and channel.possible()
     store.set(f"near/{rank}", str(near) if able else "nobody")
@@ -247,26 +265,26 @@ def neighbours(store: Any, rank: int, near: range, device: str) -> list[int]:
 
 
 def check_backend(store: Any, rank: int, backend: str) -> None:
-    """Refuse machines of which some compute on GPUs and others do not: they would wait for one another."""
+    """Refuse a mix of machines that compute on GPUs and machines that do not: they would wait for one another."""
     store.set(f"backend/{rank}", backend)
     first = store.get("backend/0").decode()
     if backend != first:
         raise PipelagError(
-            f"rank {rank} would talk by {backend} and rank 0 by {first}: not all machines have GPUs for their workers; "
-            "name a device that all have, such as --device cpu"
+            f"rank {rank} would communicate over {backend} and rank 0 over {first}: not all machines have GPUs for "
+            "their workers; name a device that all of them have, such as --device cpu"
         )
 
 
 def leave(world: int, rank: int, reason: str) -> NoReturn:
-    """Say which rank has failed, and end this process at once."""
+    """Print which rank has failed, and end this process at once."""
     print(f"pipelag: {failure(rank, world, reason)}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 def main(words: Sequence[str]) -> int:
-    """A worker process: read the payload in the folder `words[0]`, do the task, leave its result or why it failed."""
+    """Run a worker process: read the task in the folder `words[0]`, do it, and write its result or why it failed."""
     leave_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it ends by that without a traceback, and the launcher names it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends without a traceback, and the launcher names the signal
     folder = Path(words[0])
     rank = int(os.environ["RANK"])
 
@@ -286,7 +304,7 @@ def main(words: Sequence[str]) -> int:
         job = join(payload["device"], payload["threads"], payload["patience"], lost, payload["local"])
         precision.prepare(alone=True)
         job.store.set(f"read/{rank}", "yes")
-        if rank == 0:  # should the launcher be killed, neither model nor data stay behind
+        if rank == 0:  # so that neither model nor data stay behind if the launcher is killed
             job.store.wait([f"read/{other}" for other in range(job.world)], ENDLESS)
             (folder / "payload.pkl").unlink()
         result = payload["task"](job, **payload["arguments"])
@@ -298,7 +316,7 @@ def main(words: Sequence[str]) -> int:
         dist.destroy_process_group()
         job.leave(last=rank == 0 and not payload["local"])
     except BaseException as error:
-        if not folder.exists():  # the launcher has ended, and nobody asks for this worker any more
+        if not folder.exists():  # the launcher has ended, and no one reads a report
             os._exit(1)
         bad = isinstance(error, PipelagError)
         lost_one = told_of_loss(error)

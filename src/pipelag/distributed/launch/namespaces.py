@@ -1,10 +1,10 @@
-"""Workers in network namespaces of their own on one Linux machine, joined by links of a chosen bandwidth and latency.
+"""Run workers in network namespaces of one Linux machine, joined by links of a chosen bandwidth and latency.
 
     machine -> hub (user and network namespace, a bridge) -> node i (network namespace, veth to the bridge, tc on
-    both ends), which becomes worker i, as on machine i of many
+    both ends), which becomes worker i, as if it were on machine i of many
 
-No root is needed where the kernel lets users have namespaces. Nothing has a name outside: the namespaces, links and
-queues are gone with the processes, and each of these ends with the one that started it, however that ends.
+This needs no root if the kernel lets users make namespaces. Nothing has a name outside: the namespaces, links and
+queues end with the processes, and each process ends with the one that started it, however that ends.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ ENTER = ("unshare", "--user", "--map-root-user", "--net")
 TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 PORT = "29400"
 MOST = 254  # workers: the addresses 10.0.0.1 to 10.0.0.254
-PLACE = "PIPELAG_LINK"  # in a worker's environment: its link's number and the hub's process
+PLACE = "PIPELAG_LINK"  # a worker's environment variable with its link's number and the hub's process id
 
 
 class NotMade(PipelagError):
-    """The links between workers could not be made, though nothing seemed to hinder them."""
+    """The links between workers could not be made, although no obstacle was found before."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """What every worker is joined to the others by: `gbit` per second each way, and a latency per message one way."""
+    """The link of every worker to the others: gigabits per second in each direction, and milliseconds one way."""
 
     gbit: float
     latency_ms: float = 0.0
@@ -48,27 +48,27 @@ class Links:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second."""
+        """The bandwidth in bytes per second."""
         return self.gbit * 1e9 / 8
 
     def queue(self, delayed: bool) -> list[str]:
-        """A queue in tc's words: rate and latency (netem) at a sender, the rate alone (tbf) behind the bridge."""
+        """A queue's arguments for tc: rate and latency (netem) at a sender, only the rate (tbf) after the bridge."""
         rate = f"{self.gbit * 1e9:.0f}bit"
         if delayed and self.latency_ms:
             return ["netem", "delay", f"{self.latency_ms}ms", "rate", rate, "limit", "100000"]
-        burst = max(16_384, round(self.bandwidth / 1e3))  # a millisecond's worth: the timer wakes no oftener
+        burst = max(16_384, round(self.bandwidth / 1e3))  # a millisecond's worth: the timer is no finer
         return ["tbf", "rate", rate, "burst", str(burst), "latency", "400ms"]
 
 
 def obstacle(links: Links) -> str | None:
-    """Why workers cannot be joined by such links on this machine, in one sentence; None where they can."""
+    """Why workers cannot be joined by these links on this machine, in one sentence; None: they can."""
     if sys.platform != "linux":
-        return f"network namespaces are Linux's, and this is {sys.platform}"
+        return f"network namespaces exist on Linux only, and this is {sys.platform}"
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             return f"the command {tool} is missing: install {package}"
     words = " ".join(links.queue(delayed=True))
-    tries = {  # each after those before it
+    tries = {  # each step is tried after those before it
         "a network namespace": "true",
         "a bridge": "ip link add hub type bridge",
         "a pair of veth links": "ip link add port0 type veth peer name link0",
@@ -85,7 +85,7 @@ def obstacle(links: Links) -> str | None:
 
 
 def reshape(links: Links) -> None:
-    """In a worker: make its link such a one from now on (every worker calls it, and waits for the others)."""
+    """Change this worker's link to these values from now on; every worker calls it, and waits for the others."""
     rank, hub_pid = os.environ[PLACE].split(":")
     command(f"tc qdisc replace dev link{rank} root {' '.join(links.queue(delayed=True))}")
     outside = f"nsenter --net=/proc/{hub_pid}/ns/net"
@@ -93,10 +93,10 @@ def reshape(links: Links) -> None:
 
 
 def run(folder: Path, workers: int, threads: int, links: Links) -> dict[int, int]:
-    """Run the payload in `folder` on workers so joined; returns the exit codes as `processes.run` does.
+    """Run the task in `folder` on workers that are joined by these links; returns exit codes like `processes.run`.
 
     Raises:
-        NotMade: the links cannot be made here (`obstacle` says why beforehand).
+        NotMade: the links cannot be made on this machine (`obstacle` tells beforehand).
     """
     plan = {"workers": workers, "threads": threads, "links": asdict(links), "cores": sorted(os.sched_getaffinity(0))}
     (folder / "links.json").write_text(json.dumps(plan))
@@ -110,7 +110,7 @@ def run(folder: Path, workers: int, threads: int, links: Links) -> dict[int, int
 
 
 def hub(folder: Path) -> int:
-    """In the outer namespace: the bridge, the nodes, and an end for all when one fails."""
+    """Run the hub, in the outer namespace: make the bridge and the nodes, and end all nodes when one fails."""
     leave_with_parent()
     be_parent()
     plan = json.loads((folder / "links.json").read_text())
@@ -124,7 +124,7 @@ def hub(folder: Path) -> int:
         node = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         nodes.append(node)
         assert node.stdin is not None and node.stdout is not None
-        node.stdout.readline()  # it is in its namespace
+        node.stdout.readline()  # the node is in its namespace now
         command(f"ip link add port{rank} type veth peer name link{rank}")
         command(f"ip link set link{rank} netns {node.pid}")
         command(f"ip link set port{rank} master hub up")
@@ -138,7 +138,7 @@ def hub(folder: Path) -> int:
 
 
 def node(folder: Path, rank: int) -> None:
-    """In a namespace of its own: take the link, then become the worker."""
+    """Run a node, in a namespace of its own: take the link, then become the worker."""
     leave_with_parent()
     plan = json.loads((folder / "links.json").read_text())
     print("ready", flush=True)
@@ -160,7 +160,7 @@ def node(folder: Path, rank: int) -> None:
 
 
 def command(text: str) -> None:
-    """Run ip or tc; a failure ends this process with what it said."""
+    """Run ip or tc; raises `CalledProcessError` if it fails."""
     subprocess.run(text.split(), check=True)
 
 

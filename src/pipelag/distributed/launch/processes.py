@@ -1,7 +1,7 @@
-"""Worker processes on this machine: started, watched and ended together; what they share listens on loopback only.
+"""Start, watch and end worker processes on this machine together; their store listens on the loopback interface only.
 
-torchrun's agent does more (several machines, restarts), but its stores listen on every address, and what they hold is
-unpickled; it keeps the caller's signal handlers, and takes half a minute to end workers that do not answer.
+torchrun's agent does more (several machines, restarts). But its stores listen on every address, and it unpickles what
+they hold; it does not restore the caller's signal handlers, and takes half a minute to end workers that do not answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipelag.errors import PipelagError
 from pipelag.job import QUIET, be_parent
 
 LOOPBACK = "127.0.0.1"
-GRACE = 3.0  # seconds that the others have to notice that one has failed
+GRACE = 3.0  # seconds for the other workers to notice that one has failed
 OURS = "pipelag-workers-"
 
 
@@ -41,9 +41,11 @@ class Stopped(BaseException):
 
 @contextmanager
 def stoppable(folder: Path | None = None) -> Iterator[None]:
-    """SIGTERM and SIGHUP first end the workers, as the keyboard's signal does, and then take their course.
+    """Have SIGTERM and SIGHUP end the workers first, as SIGINT does, and then end this process.
 
-    A caller's own handlers stay as they are; all are given back. folder: where what a training has left will still be.
+    The caller's own handlers are left alone, and the default ones are restored at the end.
+
+    folder: where the training's checkpoints remain, for the message.
     """
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
@@ -71,10 +73,10 @@ def stoppable(folder: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def workers_folder() -> Iterator[Path]:
-    """A folder that only this user can read, gone at the end; those of launchers that were killed are removed, too.
+    """Make a folder that only this user can read, and remove it at the end, and those of launchers that were killed.
 
     Raises:
-        PipelagError: it cannot be made, or its disk knows no locks.
+        PipelagError: the folder cannot be made, or its disk does not support locks.
     """
     try:
         remove_abandoned()
@@ -94,10 +96,10 @@ def workers_folder() -> Iterator[Path]:
 
 
 def no_folder(error: OSError) -> PipelagError:
-    """Why workers have no folder."""
+    """The error that no folder for the workers can be made."""
     return PipelagError(
-        f"no folder for the workers can be made and locked beside other temporary files ({error.strerror}); let TMPDIR "
-        "name a folder where that can be done"
+        f"no folder for the workers can be created and locked among the temporary files ({error.strerror}); set TMPDIR "
+        "to a folder where it can"
     )
 
 
@@ -107,17 +109,17 @@ def remove_abandoned() -> None:
         lock = FileLock(old / "lock")
         try:
             about = old.lstat()
-            if about.st_uid == os.getuid() and about.st_mtime < time.time() - 60:  # a younger one may not be locked yet
+            if about.st_uid == os.getuid() and about.st_mtime < time.time() - 60:  # a newer one may not be locked yet
                 lock.acquire(timeout=0)
                 shutil.rmtree(old, ignore_errors=True)
-        except (OSError, Timeout):  # another's, or in use
+        except (OSError, Timeout):  # another user's, or in use
             pass
         finally:
             lock.release()
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder into which a worker that was killed just now may still write its last file."""
+    """Remove a folder, although a worker that was just killed may still write a last file into it."""
     until = time.monotonic() + GRACE
     shutil.rmtree(folder, ignore_errors=True)
     while folder.exists() and time.monotonic() < until:
@@ -127,12 +129,12 @@ def remove(folder: Path) -> None:
 
 @contextmanager
 def loopback_store() -> Iterator[int]:
-    """A store that listens on 127.0.0.1 alone; gives its port.
+    """Run a store that listens on 127.0.0.1 only; yields its port.
 
     Raises:
         PipelagError: the loopback interface is down.
     """
-    # Here: who only watches processes needs no torch.
+    # Imported here, because a process that only watches others needs no torch.
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     with socket.socket() as listening:
@@ -155,23 +157,23 @@ def loopback_store() -> Iterator[int]:
 
 
 def loopback_name() -> str | None:
-    """What this machine calls its loopback interface: lo, or lo0."""
+    """The name of this machine's loopback interface, lo or lo0; None: it has neither."""
     return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
 
 
 def on_loopback() -> dict[str, str]:
-    """What makes gloo and nccl listen on the loopback interface."""
+    """The environment variables that make gloo and nccl listen on the loopback interface."""
     name = loopback_name()
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name, "TP_SOCKET_IFNAME": name}
 
 
 def run(words: Sequence[str], workers: int, meanwhile: Callable[[], None] | None = None) -> dict[int, int]:
-    """Run a command as each of `workers` ranks; returns the exit codes, other than 0, by rank.
+    """Run a command as each of `workers` ranks; returns the exit codes other than 0 by rank.
 
-    meanwhile: called here, many times a second; what it raises ends the workers.
+    When one worker fails, the others have `GRACE` seconds to report what they saw, and are then killed. Killed workers
+    have no exit code here.
 
-    All end together: when one fails, the others have `GRACE` seconds to say what they saw of it and are then killed.
-    Those have no code.
+    meanwhile: called in this process many times a second; an exception from it ends the workers.
     """
     with loopback_store() as port:
         shared = {"WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": str(workers), "MASTER_ADDR": LOOPBACK}
@@ -188,13 +190,16 @@ def run(words: Sequence[str], workers: int, meanwhile: Callable[[], None] | None
 
 
 def start(words: Sequence[str], more: dict[str, str]) -> subprocess.Popen[bytes]:
-    """One worker, in a session of its own: the keyboard's signals are for the launcher, which ends it."""
+    """Start one worker in a session of its own, so that the keyboard's signals reach only the launcher.
+
+    The launcher ends the worker.
+    """
     environment = QUIET | dict(os.environ) | more
     return subprocess.Popen(words, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
 
 
 def watch(started: Sequence[subprocess.Popen[Any]], meanwhile: Callable[[], None] | None = None) -> dict[int, int]:
-    """Exit codes other than 0 of those that ended by themselves, once all have ended or one has failed."""
+    """Wait until all workers have ended, or for `GRACE` seconds after one failed; returns exit codes but 0 by rank."""
     failed_at = None
     while True:
         codes = {rank: process.poll() for rank, process in enumerate(started)}
@@ -209,7 +214,7 @@ def watch(started: Sequence[subprocess.Popen[Any]], meanwhile: Callable[[], None
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Kill a worker, and what it has started; nothing is lost by that, since checkpoints are written whole or not."""
+    """Kill a worker and the processes that it has started; no checkpoint is damaged, as they are written atomically."""
     if process.poll() is None:
         try:
             os.killpg(process.pid, signal.SIGKILL)

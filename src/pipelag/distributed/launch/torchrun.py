@@ -1,9 +1,9 @@
-"""A run whose workers torchrun has started, on one machine or several: the same command line in each process.
+"""Runs whose workers torchrun has started, on one machine or several, with the same command line in each process.
 
     torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 --max-restarts 3 \\
         -m pipelag run --config run.yaml --out /shared/run
 
-Rank 0 leads: it alone opens the run's folder and writes the log. The others do their part of the task.
+Rank 0 leads: only it opens the run's folder and writes the log. The other ranks do their part of the task.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ Lead = Generator[dict[str, Any], Any, dict[str, Any]]
 
 
 def standing() -> bool:
-    """Whether this process is one of those that torchrun has started."""
+    """Whether torchrun has started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def leads() -> bool:
-    """Whether this process opens folders and tells what came out."""
+    """Whether this process is the one that opens the run's folder and reports the results."""
     return not standing() or os.environ["RANK"] == "0"
 
 
 def workers_here(workers: int) -> int:
-    """How many of a run's workers are on this machine."""
+    """The number of a run's workers on this machine."""
     return int(os.environ["LOCAL_WORLD_SIZE"]) if standing() else workers
 
 
@@ -47,18 +47,22 @@ def check_world(workers: int, what: str) -> None:
     """Refuse a run that needs another number of processes than torchrun has started."""
     world = int(os.environ["WORLD_SIZE"]) if standing() else workers
     if world != workers:
-        remedy = "start it without torchrun" if workers == 1 else f"let --nnodes times --nproc-per-node be {workers}"
+        remedy = (
+            "start it without torchrun"
+            if workers == 1
+            else f"choose --nnodes and --nproc-per-node whose product is {workers}"
+        )
         raise PipelagError(f"torchrun has started {world} processes, and {what} is for {workers}; {remedy}")
 
 
 def attempt(store: Any, rank: int, world: int, patience: float) -> str:
-    """A name for this start of the processes, which no earlier one had, and on which all agree.
+    """Agree among all ranks on a name for this start of the processes, which no earlier start had.
 
-    torchrun starts broken workers again over the same store, which still holds what the broken ones said. So every
-    rank calls by a name of its own that is new, and rank 0 answers those calls until all have heard the answer.
+    torchrun restarts failed workers over the same store, which still holds what the failed ones wrote. So every rank
+    calls with a new name of its own, and rank 0 answers these calls until all ranks have read the answer.
 
     Raises:
-        PipelagError: on rank 0, naming a rank that did not come in `patience` seconds; on others, rank 0 did not.
+        PipelagError: rank 0 has not heard from a rank in `patience` seconds, or another rank not from rank 0.
     """
     new_name, until = uuid.uuid4().hex, time.monotonic() + patience
     if rank:
@@ -78,22 +82,22 @@ def attempt(store: Any, rank: int, world: int, patience: float) -> str:
                 return new_name
         time.sleep(0.02)
     silent = (other for other in range(1, world) if not store.check([f"heard/{new_name}/{other}"]))
-    raise PipelagError(f"rank {0 if rank else next(silent)} has not come within {patience:g} s of rank {rank}")
+    raise PipelagError(f"rank {0 if rank else next(silent)} has not joined rank {rank} within {patience:g} s")
 
 
 def everywhere(
     task: Callable[..., Any], lead: Lead, workers: int, device: str, threads: int, folder: Path, **arguments: Any
 ) -> dict[str, Any]:
-    """Do `task(job, **arguments)` on every worker: new ones of this machine, or those that torchrun has started.
+    """Run `task(job, **arguments)` on every worker: on new workers of this machine, or on those of torchrun.
 
     Args:
-        lead: run by one process alone. It opens the run, yields what all are told (more arguments, as JSON), is sent
-            what rank 0's task returns, and returns the run's summary.
-        threads: CPU threads of each worker.
-        folder: the run's, which the machines have to share.
+        lead: a generator that only one process runs. It opens the run, yields further arguments for all workers (they
+            travel as JSON), is sent the result of rank 0's task, and returns the run's summary.
+        threads: CPU threads per worker.
+        folder: the run's folder, which all machines must share.
 
     Returns:
-        The summary; nothing where another process leads.
+        The summary; empty in a process that does not lead.
     """
     from pipelag.distributed.launch.launch import launch
     from pipelag.distributed.p2p import told_of_loss
@@ -114,7 +118,7 @@ def everywhere(
 
 
 def sent(lead: Lead, result: Any) -> dict[str, Any]:
-    """What `lead` returns when it is given the task's result."""
+    """Send the task's result to `lead`, and return the summary that `lead` returns."""
     try:
         lead.send(result)
     except StopIteration as end:
@@ -126,7 +130,7 @@ def sent(lead: Lead, result: Any) -> dict[str, Any]:
 def _as_one_of_them(
     task: Callable[..., Any], lead: Lead, device: str, threads: int, folder: Path, arguments: dict[str, Any]
 ) -> dict[str, Any]:
-    """This process's part, from joining the others to leaving them; a lost one of them ends it (`join`)."""
+    """Do this process's part, from joining the other workers to leaving them; `join` ends it if one of them is lost."""
     import torch.distributed as dist
 
     from pipelag.distributed.launch.launch import join
@@ -149,10 +153,10 @@ def _as_one_of_them(
 
 
 def check_shared(job: Job, folder: Path) -> None:
-    """Refuse a folder that is not one and the same for all ranks: stages write checkpoints there, rank 0 reads them.
+    """Refuse a folder that the ranks do not share: stages write checkpoints there, which rank 0 reads.
 
     Raises:
-        PipelagError: on every rank, naming the first that does not see, for as long as the patience, what rank 0 wrote.
+        PipelagError: on every rank; it names the first rank that has not seen rank 0's file there within the patience.
     """
     if job.rank == 0:
         name = f"seen-{uuid.uuid4().hex}"
@@ -169,6 +173,6 @@ def check_shared(job: Job, folder: Path) -> None:
     for rank, host in blind.items():
         if host:
             raise PipelagError(
-                f"rank {rank} on {host} does not see what rank 0 writes to {folder}; let --out be a folder that all "
+                f"rank {rank} on {host} does not see what rank 0 writes to {folder}; set --out to a folder that all "
                 "machines share"
             )

@@ -1,4 +1,4 @@
-"""How a task travels to its workers: by cloudpickle, each storage once; what cannot is named."""
+"""Pickle a task for its workers with cloudpickle, each storage once, and name the part that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pipelag.models.cut import name_of
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, but a storage travels once, whatever many tensors are views of it: torch sends it with each."""
+    """cloudpickle that sends a storage only once for all tensors that are views of it; torch sends it with each."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.storages: dict[int, TypedStorage] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """Of a tensor's storage: one object for all its views, which pickle then knows again."""
+        """Replace a tensor's storage by one object for all its views, which pickle then recognises."""
         if type(obj) is TypedStorage:
             storage = obj._untyped_storage
             whole = self.storages.setdefault(storage._cdata, typed(storage, torch.uint8))
@@ -35,17 +35,17 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> TypedStorage:
-    """A storage as torch pickles it with a tensor."""
+    """A storage in the form in which torch pickles it with a tensor."""
     return TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
 def view(whole: TypedStorage, dtype: torch.dtype) -> TypedStorage:
-    """The same storage as one of another type."""
+    """The same storage with another type."""
     return typed(whole._untyped_storage, dtype)
 
 
 def pickled(value: Any) -> bytes:
-    """What workers unpickle."""
+    """The value in the form that workers unpickle."""
     with BytesIO() as file:
         Pickler(file).dump(value)
         return file.getvalue()
@@ -54,7 +54,7 @@ def pickled(value: Any) -> bytes:
 def cannot_travel(
     arguments: Mapping[str, Any], error: Exception, way: Callable[[Any], object] = pickled
 ) -> PipelagError:
-    """The refusal of what does not go through `way`, naming the layer or the argument that it lies in."""
+    """The error for arguments that `way` cannot pickle; its message names the layer or argument at fault."""
     parts: dict[str, Any] = {}
     for name, value in arguments.items():
         if isinstance(value, nn.Sequential):
@@ -72,8 +72,10 @@ def cannot_travel(
             culprit, error = name, refusal
             break
     reason = (
-        f"{' '.join(str(error).split())}; let it hold nothing that is of one process, such as a lock or an open file"
+        f"{' '.join(str(error).split())}; it should hold nothing of one process alone, such as a lock or an open file"
     )
     if isinstance(part := parts.get(culprit), nn.Module) and any(map(is_parametrized, part.modules())):
-        reason = "torch pickles no parametrized module; call torch.nn.utils.parametrize.remove_parametrizations"
+        reason = (
+            "torch cannot pickle a parametrized module; call torch.nn.utils.parametrize.remove_parametrizations first"
+        )
     return PipelagError(f"{culprit} cannot be sent to worker processes: {reason}")

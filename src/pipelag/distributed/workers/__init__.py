@@ -1,1 +1,1 @@
-"""The kinds of workers of a real run: a pipeline's, DistributedDataParallel's, a parameter server's, torch's own."""
+"""The workers of a real run: for pipelines, DistributedDataParallel, a parameter server, and torch's own pipelines."""

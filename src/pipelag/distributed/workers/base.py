@@ -1,4 +1,4 @@
-"""What every worker of a real pipeline is and is told: it performs a list of actions and talks to its neighbours."""
+"""The base of all real workers: the job that they share, their assignment, their record, and the order of actions."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ from pipelag.stage.rounded import Masters
 from pipelag.tensors import trainable
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
-ENDLESS = timedelta(days=365)  # of a message: a minibatch may take hours; who is dead or hangs, the heartbeat tells
+ENDLESS = timedelta(days=365)  # the timeout of a message: a minibatch may take hours, and heartbeats detect dead ranks
 KINDS = get_args(Kind)
-AHEAD = 2  # messages that a worker may be ahead of its neighbour, beyond those in flight
+AHEAD = 2  # messages that a worker may be ahead of its neighbour, beyond its microbatches under way
 
 
 @dataclass
 class Job:
     """What the processes of one launch share.
 
-    `groups`: over all ranks, by what travels in them and a number; activations and gradients have connections of their
-    own, so that neither waits for the other's turn (with nccl that could deadlock).
-    `shared`: a machine's ranks compute on one GPU, and talk through the CPU's memory (gloo): nccl wants a GPU for each.
-    `near`: ranks of this machine that talk through memory which they share (`pipelag.distributed.channel`); `channels`:
-    those of the present phase's routes; None: its two ranks cannot.
+    groups: process groups over all ranks, by what is sent in them and a number. Activations and gradients have
+        connections of their own, so that neither waits for the other (with nccl that could deadlock).
+    shared: the ranks of a machine compute on one GPU, and send through the CPU's memory (gloo), because nccl needs a
+        GPU for each rank.
+    near: the ranks of this machine that can send through shared memory (`pipelag.distributed.channel`).
+    channels: the channels of the present phase's routes; None: the route's two ranks cannot have one.
     """
 
     rank: int
@@ -51,20 +52,23 @@ class Job:
     heart: Heartbeat | None = None
     groups: dict[tuple[str, int], dist.ProcessGroup] = field(default_factory=dict)
     uneven: bool = False  # minibatches differ in shape
-    phases: int = 0  # phases begun, so that every phase's links have names of their own in the store
+    phases: int = 0  # the number of phases begun, which makes the names of links in the store unique
     met: set[tuple[Any, int, int]] = field(default_factory=set)  # (group, rank, rank) that have exchanged a message
-    shares: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)  # of replicas, by their ranks
+    shares: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)  # groups of replicas, by their ranks
     shared: bool = False
     near: Sequence[int] = ()
     channels: dict[Route, Channel | None] = field(default_factory=dict)
 
     @property
     def outside(self) -> torch.device:
-        """Where messages lie while they are under way."""
+        """The device on which messages lie while they are under way."""
         return torch.device("cpu") if self.shared else self.device
 
     def group(self, kind: str, lane: int = 0, backend: str | None = None) -> dist.ProcessGroup:
-        """A group over all ranks; all ranks ask for a new one together. backend: the job's, where None."""
+        """A process group over all ranks; all ranks ask for a new one together.
+
+        backend: of a new group; None: the job's.
+        """
         if (kind, lane) not in self.groups:
             group = dist.new_group(timeout=ENDLESS, backend=backend or dist.get_backend())
             assert group is not None
@@ -72,17 +76,17 @@ class Job:
         return self.groups[kind, lane]
 
     def share(self, ranks: Sequence[int]) -> dist.ProcessGroup:
-        """The group of a stage's replicas; all ranks ask for a new one together, as torch.distributed demands."""
+        """The process group of a stage's replicas; all ranks ask for a new one together, as torch requires."""
         key = tuple(ranks)
         if key not in self.shares:
             self.shares[key] = dist.new_group(list(key), timeout=ENDLESS)  # type: ignore[assignment]
         return self.shares[key]
 
     def meet(self, pairs: Iterable[tuple[int, int]], groups: Iterable[dist.ProcessGroup | None]) -> None:
-        """Let ranks that will talk exchange a first message, before any schedule runs.
+        """Have pairs of ranks exchange a first message in each group, before any schedule runs.
 
-        A backend may connect two ranks at their first message, and block until both have come to it (nccl does). All
-        ranks call this with the same pairs, which meet in one order: so nobody waits in a circle.
+        A backend may connect two ranks at their first message, and block until both reach it (nccl does). All ranks
+        call this with the same pairs, which meet in the same order, so that no ranks wait for one another in a circle.
         """
         token = torch.zeros(1, device=self.outside)
         for group in groups:
@@ -99,20 +103,23 @@ class Job:
                 self.met.add((group, low, high))
 
     def arrive(self) -> None:
-        """Wait, for ever if need be, until every rank is here: in a collective one would time out that has no work."""
+        """Wait without a timeout until every rank has called this; in a collective an idle rank would time out."""
         names = [f"phase{self.phases}/done/{rank}" for rank in range(self.world)]
         self.store.set(names[self.rank], "yes")
         self.store.wait(names, ENDLESS)
 
     def leave(self, last: bool = False) -> None:
-        """This rank's work is done. last: it holds the store, and waits until the others have left."""
+        """Leave the job when this rank's work is done.
+
+        last: this rank holds the store, and waits until the others have left.
+        """
         if self.heart is not None:
             self.heart.stop()
             if last:
                 self.heart.farewell()
 
     def open_channels(self, schedule: Schedule, routes: Sequence[Route]) -> None:
-        """Channels between ranks of one machine that will talk in a phase; all ranks call this together."""
+        """Open channels for a phase's routes between ranks of one machine; all ranks call this together."""
         self.close_channels()
         unread = cache(lambda rank: in_flight(schedule.workers[rank]) + AHEAD)
         for route in routes:
@@ -125,14 +132,14 @@ class Job:
             self.channels[route] = opened(self.store, f"phase{self.phases}/channel/{route.name}")
 
     def close_channels(self) -> None:
-        """The phase is over, on all ranks: what its messages lay in is given back to the system."""
+        """Close the channels, once the phase is over on all ranks; this frees the memory of its messages."""
         for opened in self.channels.values():
             if opened is not None:
                 opened.close()
         self.channels.clear()
 
     def wire(self, route: Route) -> Wire:
-        """The wiring of a link of the present phase."""
+        """What the link of a route needs of the job, in the present phase."""
         return Wire(
             self.rank,
             self.group(route.kind, route.lane),
@@ -147,11 +154,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What all workers of a phase are told: the phase, the training's settings, and where in the run they begin.
+    """What all workers of a phase are given: the phase, the training's settings, and where in the run they begin.
 
-    `start`: the run's step of the worker's first minibatch; `offset`: minibatches of the phase that were done before it
-    (more than none after a restart). `rate`: the factor on the base rate at a step of the run. `masters`: in bfloat16,
-    the float32 ones of the model's parameters. `to_come`: what the phases after this one would refuse of the layers.
+    rate: gives the factor on the base learning rate at a step of the run.
+    start: the run's step of the worker's first minibatch.
+    offset: the phase's minibatches that were done before it (more than 0 after a restart).
+    masters: in bfloat16, the float32 master weights of the model's parameters.
+    to_come: what the phases after this one would refuse in the layers.
     """
 
     phase: Phase
@@ -166,11 +175,14 @@ class Assignment:
 
     @property
     def steps(self) -> int:
-        """Minibatches that are left of the phase."""
+        """The number of minibatches that are left of the phase."""
         return self.phase.steps - self.offset
 
     def marks(self, writer: CheckpointWriter | None) -> list[int]:
-        """After how many minibatches of the phase a checkpoint is written; after its last, it may go on longer."""
+        """The numbers of minibatches of the phase after which a checkpoint is written.
+
+        The last of the phase is among them, because the phase may be longer after a restart.
+        """
         first = self.start - self.offset
         ends = range(self.offset + 1, self.phase.steps + 1)
         return [end for end in ends if writer is not None and writer.wants(first + end)]
@@ -178,19 +190,23 @@ class Assignment:
 
 @dataclass
 class Record:
-    """What a worker saw: losses (of the last stage, by the number of the minibatch since the worker began; of several
-    replicas each has its part), the second at which each update of its first stage was done, the waiting for messages.
+    """What a worker measured in a phase.
 
-    `spans`: (action, start, end) of every action by the machine's monotonic clock, the waiting for its inputs left out;
-    an update or synchronisation has the number of the worker's own minibatch. `seconds` is the whole phase, of which
-    `waited` went into waiting for messages and `sending` into sending them; the rest is `busy`. On a GPU the spans say
-    when work was handed to it, and `updated` is read off its events when the phase is over, so that timing makes nobody
-    wait.
-    `memory`: bytes by kind at the fullest moment: weights, weight copies, optimizer state, kept activations; on a GPU
-    also the `peak` that its allocator has seen, all of these and the passes' own tensors.
-    `carriers`: what the messages went through that came here from other stages: shared memory, or a backend of torch's.
-    `opaque`: a library sends and waits within its own steps (DDP, torch's schedules): only the whole time is known.
-    `ages`: of a parameter server, how many updates older than the newest weights each gradient's were.
+    losses: on the last stage, by the number of the minibatch since the worker began; replicas have a part each.
+    updated: the second at which each update of the worker's first stage was done.
+    seconds: the whole phase. waited: waiting for messages. sending: sending messages and summing gradients over
+        replicas. The rest is `busy`.
+    sent_bytes: bytes that the worker sent, those of sums included.
+    spans: (action, start, end) of every action by the machine's monotonic clock, without the wait for its inputs. An
+        update or synchronisation has the number of the worker's own minibatch.
+    memory: bytes by kind at the peak: weights, weight copies, optimizer state, kept activations. On a GPU also the
+        `peak` of its allocator, which includes all of these and the passes' temporary tensors.
+    ages: on a parameter server, how many updates older than the newest weights each gradient's weights were.
+    carriers: what the messages from other stages went through: shared memory, or a backend of torch.
+    opaque: a library sends and waits within its own steps (DDP, torch's schedules), so that only `seconds` is known.
+
+    On a GPU the spans tell when work was handed to the GPU, and `updated` is read from its events at the end of the
+    phase, so that timing makes no worker wait.
     """
 
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -207,11 +223,11 @@ class Record:
 
     @property
     def busy(self) -> float:
-        """Seconds of the phase in which the worker computed."""
+        """The seconds of the phase in which the worker computed."""
         return self.seconds - self.waited - self.sending
 
     def packed(self) -> dict[str, Any]:
-        """As plain values and few tensors, which other ranks take (`pipelag.distributed.gather`)."""
+        """The record as plain values and few tensors, which other ranks accept (`pipelag.distributed.gather`)."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         actions = [(KINDS.index(action.kind), action.stage, action.number) for action, _, _ in self.spans]
         times = [(start, end) for _, start, end in self.spans]
@@ -220,7 +236,7 @@ class Record:
 
     @classmethod
     def unpacked(cls, plain: Mapping[str, Any]) -> Record:
-        """What `packed` made."""
+        """The record that `packed` has packed."""
         actions, times = (part.tolist() for part in plain["spans"])
         spans = [
             (Action(KINDS[kind], stage, number), start, end)
@@ -229,7 +245,7 @@ class Record:
         return cls(**(dict(plain) | {"losses": unpacked(plain["losses"]), "spans": spans}))
 
     def shares(self) -> dict[str, float]:
-        """How the phase's time divides (spectrain section 4.2, its breakdown); nothing where that is unknown."""
+        """The shares of the phase's time (the breakdown of SpecTrain section 4.2); empty if they are unknown."""
         if self.opaque:
             return {}
         whole = self.seconds or 1.0
@@ -242,7 +258,7 @@ def carried_by(carriers: Iterable[str]) -> str:
 
 
 def packed(losses: Mapping[int, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Losses by minibatch as two tensors: their numbers, their values; None: there are none."""
+    """Losses by minibatch as two tensors, the minibatches' numbers and the losses; None: there are no losses."""
     if not losses:
         return None
     return torch.tensor(list(losses), dtype=torch.int64), torch.stack(
@@ -251,12 +267,12 @@ def packed(losses: Mapping[int, torch.Tensor]) -> tuple[torch.Tensor, torch.Tens
 
 
 def unpacked(losses: tuple[torch.Tensor, torch.Tensor] | None) -> dict[int, torch.Tensor]:
-    """What `packed` was made of."""
+    """The losses that `packed` has packed."""
     return {} if losses is None else dict(zip(losses[0].tolist(), losses[1].unbind(), strict=True))
 
 
 def in_flight(actions: Sequence[Action], begins: Kind = "F") -> int:
-    """The most microbatches that are between their forward (or recomputation) and their backward here at any time."""
+    """The largest number of microbatches under way in a worker's actions, from `begins` (F or R) to the backward."""
     now = most = 0
     for action in actions:
         now += {begins: 1, "B": -1}.get(action.kind, 0)
@@ -265,7 +281,7 @@ def in_flight(actions: Sequence[Action], begins: Kind = "F") -> int:
 
 
 def received_inputs(receiver: Receiver) -> tuple[torch.Tensor, ...]:
-    """The next message as inputs that want a gradient where the sender's outputs did."""
+    """The next message as inputs, which require gradients if the sender's outputs did."""
     received = receiver.receive()
     assert receiver.metas is not None
     for tensor, meta in zip(received, receiver.metas, strict=True):
@@ -274,23 +290,23 @@ def received_inputs(receiver: Receiver) -> tuple[torch.Tensor, ...]:
 
 
 class Worker:
-    """What every worker of a phase is: it performs actions, keeps clocks, and leaves a `Record`."""
+    """The base class of a phase's workers: it performs actions, keeps the clocks, and leaves a `Record`."""
 
-    synchronising = 0.0  # seconds and bytes that went into the sums of replicas
+    synchronising = 0.0  # seconds and, below, bytes of the sums over replicas
     synchronised = 0
-    step = 0  # the run's minibatch under way, for what is said of an error
-    saving = 0.0  # seconds that went into checkpoints, which no clock counts
+    step = 0  # the run's minibatch under way, for error messages
+    saving = 0.0  # seconds of writing checkpoints, which no clock counts
 
     def __init__(self, job: Job, assignment: Assignment, base: Mapping[str, float] | None = None) -> None:
         self.job, self.assignment, self.base = job, assignment, base or {}
         self.start, self.offset = assignment.start, assignment.offset
         self.record = Record()
-        self.events: list[torch.cuda.Event] = []  # of a GPU's updates
+        self.events: list[torch.cuda.Event] = []  # one per update, on a GPU
         self.receivers: Sequence[Receiver] = ()
         self.senders: Sequence[Sender] = ()
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
-        """Perform the phase, once the optimizers have their state."""
+        """Perform the phase, after the optimizers got their state."""
         raise NotImplementedError
 
     def perform(self, action: Action) -> None:
@@ -298,11 +314,11 @@ class Worker:
         raise NotImplementedError
 
     def named(self, action: Action) -> Action:
-        """The action as a timeline names it."""
+        """The action with its name in a timeline."""
         return action
 
     def perform_all(self, actions: Sequence[Action]) -> None:
-        """All actions in order, with the clocks that `Record` keeps."""
+        """Perform all actions in order, and keep the clocks of `Record`."""
         self.began = time.perf_counter()
         for action in actions:
             start, aside = time.perf_counter(), self.saving + self.waiting()
@@ -314,12 +330,12 @@ class Worker:
         self.stop_clock()
 
     def stop_clock(self) -> None:
-        """The phase is over: note the times and the traffic."""
+        """Note the phase's times and traffic at its end."""
         for name, value in self.clock().items():
             setattr(self.record, name, value)
 
     def mark(self) -> None:
-        """An update is made: note when, on a GPU by an event, for nobody waits for it."""
+        """Note the time of an update; on a GPU with an event, because no one waits for the update there."""
         if self.job.device.type == "cuda":
             self.events.append(torch.cuda.Event(enable_timing=True))
             self.events[-1].record()
@@ -327,17 +343,17 @@ class Worker:
             self.record.updated.append(time.perf_counter())
 
     def read_marks(self) -> None:
-        """Wait for a GPU, and read off its events when its updates were made."""
+        """Wait for the GPU, and read the times of its updates from their events."""
         if self.events:
             torch.cuda.synchronize(self.job.device)
             self.record.updated = [self.events[0].elapsed_time(event) / 1000 for event in self.events]
 
     def waiting(self) -> float:
-        """Seconds that went into waiting for messages."""
+        """The seconds so far of waiting for messages."""
         return sum(receiver.waited for receiver in self.receivers)
 
     def clock(self) -> dict[str, float]:
-        """The phase so far, what went before a restart (`base`) included: see `Record`."""
+        """The times and traffic of the phase so far, including those before a restart (`base`); see `Record`."""
         now = {
             "seconds": time.perf_counter() - self.began - self.saving,
             "waited": self.waiting(),
@@ -348,11 +364,11 @@ class Worker:
 
 
 class WholeModel(Worker):
-    """A worker whose library or server does the work: one optimizer over the parameters of one module.
+    """The base class of workers that train one module with one optimizer, by a library or a server.
 
     Args:
-        module: what it trains, a stage or the whole model.
-        writer: writes the checkpoints; None: there are none.
+        module: a stage, or the whole model.
+        writer: writes the checkpoints; None: none are written.
     """
 
     optimizer: torch.optim.Optimizer | None
@@ -364,24 +380,24 @@ class WholeModel(Worker):
 
     @property
     def trained(self) -> nn.Module:
-        """What holds the newest weights."""
+        """The module that holds the newest weights."""
         return self.module
 
     def part_of_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
-        """The loss of what this worker has taken of a minibatch."""
+        """The loss of this worker's part of a minibatch."""
         return trainable(self.assignment.loss(output, target))
 
     def keep_buffers(self, step: int) -> None:
-        """For the checkpoint after `step` minibatches: batch-norm statistics, before a later forward changes them."""
+        """Keep batch-norm statistics for the checkpoint after `step` minibatches, before they change again."""
         if self.writer is not None and self.writer.wants(step):
             self.writer.note_buffers(step, self.module)
 
     def write_checkpoint(self, step: int) -> None:
-        """The checkpoint after `step` minibatches."""
+        """Write the checkpoint after `step` minibatches."""
         assert self.writer is not None
         clock, began = self.clock(), time.perf_counter()
         since = range(self.writer.last - self.start, step - self.start)
-        losses = [self.record.losses[t] for t in since] if self.record.losses else []  # the last of torch's stages has
+        losses = [self.record.losses[t] for t in since] if self.record.losses else []  # torch's last stage has
         state = optimizer_state(self.optimizer, self.shadows)
         self.writer.save(step, self.trained, self.optimizer, state, losses, clock, None)
         self.saving += time.perf_counter() - began
@@ -399,7 +415,7 @@ def optimizer_state(
 def load_optimizer_state(
     optimizer: torch.optim.Optimizer | None, parameters: Sequence[nn.Parameter], state: Mapping[int, dict[str, Any]]
 ) -> None:
-    """Continue with the state of an earlier phase, or of a checkpoint."""
+    """Give an optimizer the state from an earlier phase, or from a checkpoint."""
     if optimizer is not None:
         groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
         for i, values in state.items():

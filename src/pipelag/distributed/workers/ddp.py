@@ -1,4 +1,4 @@
-"""Data parallelism with a barrier (BSP): torch's DistributedDataParallel, so that pipelines meet the real rival."""
+"""Data parallelism with a barrier (BSP) by torch's DistributedDataParallel, the baseline that users really run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pipelag.stage.optimizers import group_by_stage, set_rates
 
 
 class ReplicaWorker(WholeModel):
-    """One replica of the whole model for one phase: its share of each minibatch, gradients averaged over all.
+    """One replica of the whole model for one phase: it takes its share of each minibatch; gradients are averaged.
 
-    Batch-norm statistics are those of the replica's share; the running ones are rank 0's (DDP's default). Like a
-    simulated run with as many microbatches as workers but for these.
+    Batch-norm statistics are those of the replica's share, and the running ones those of rank 0 (DDP's default). Except
+    for them, this equals a simulated run with as many microbatches as workers.
     """
 
-    averaged = 0  # losses that are means over the replicas already
+    averaged = 0  # the number of losses that are already means over the replicas
 
     def __init__(
         self, job: Job, model: nn.Module, assignment: Assignment, writer: CheckpointWriter | None = None
@@ -38,7 +38,7 @@ class ReplicaWorker(WholeModel):
         self.record.opaque = True
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
-        """Perform the phase; every replica asks for whole minibatches and takes its part."""
+        """Perform the phase; every replica asks for whole minibatches and takes its share."""
         world, rank, assignment = self.job.world, self.job.rank, self.assignment
         self.began = time.perf_counter()
         for step in range(self.start, self.start + assignment.steps):
@@ -65,7 +65,7 @@ class ReplicaWorker(WholeModel):
         return self.record
 
     def check_gradients(self) -> None:
-        """Refuse a parameter without a gradient, for which DistributedDataParallel would wait."""
+        """Refuse a parameter without a gradient, because DistributedDataParallel would wait for it."""
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad and parameter.grad is None:
                 raise PipelagError(
@@ -74,7 +74,7 @@ class ReplicaWorker(WholeModel):
                 )
 
     def average_losses(self) -> None:
-        """The mean over the replicas of those losses that are not yet a mean; all call this after the same step."""
+        """Replace new losses by their means over the replicas; all replicas call this after the same step."""
         new = range(self.averaged, len(self.record.losses))
         if new:
             means = torch.stack([self.record.losses[t] for t in new])

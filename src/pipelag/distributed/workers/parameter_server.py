@@ -1,9 +1,9 @@
-"""Asynchronous data parallelism (ASP) on real workers: a parameter server, and workers that wait for nobody.
+"""Asynchronous data parallelism (ASP) on real workers: a parameter server, and workers that never wait for each other.
 
-A worker takes a minibatch's number and the newest weights, computes the gradient, gives it to the server and takes the
-next. The server, threads of rank 0, makes an update of every gradient as it comes: the weights that it was computed
-with have moved on meanwhile, by how much is recorded (PipeDream section 2.1; Recht et al.'s Hogwild with locks). The
-order is the machines' own, so two runs differ; with one worker this is plain training.
+A worker takes a minibatch's number and the newest weights from the server, computes the gradient, and sends it back.
+The server runs in threads of rank 0, and makes an update from every gradient as it arrives. Meanwhile other updates
+have moved the weights on; the record says by how many (PipeDream section 2.1; Recht et al.'s Hogwild with locks). The
+order of updates depends on timing, so two runs differ; with one worker this is plain training.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ NONE = -1  # no minibatch is left
 
 
 class ParameterServer:
-    """The weights, and the updates made of gradients in the order in which they come.
+    """Holds the weights, and updates them with gradients in the order in which these arrive.
 
     Args:
-        model: a copy of its own. after_update: called with the run's updates, before the next one.
+        model: the server's own copy.
+        workers: their number.
+        after_update: called after every update with the number of the run's updates, before the next one.
     """
 
     def __init__(
@@ -45,16 +47,16 @@ class ParameterServer:
         self.lock = Lock()
         self.next = workers  # the first minibatches are the workers' ranks
         self.updates = 0
-        self.losses: list[torch.Tensor] = []  # in the order of updates, as are the ages
+        self.losses: list[torch.Tensor] = []  # in the order of updates, like the ages and times below
         self.ages: list[int] = []
         self.updated: list[float] = []
 
     def exchange(
         self, gradients: Buffers, there: Sequence[float], version: int, loss: float
     ) -> tuple[int, int, Buffers]:
-        """Update by a gradient computed with the weights of `version`; returns (next minibatch, version, weights).
+        """Update with a gradient computed at the weights of `version`; returns (next minibatch, version, weights).
 
-        there: per parameter, whether it has one; what was not used does not decay either.
+        there: per parameter, whether it has a gradient; a parameter without one gets no weight decay either.
         """
         with self.lock:
             step = self.assignment.start + self.updates
@@ -76,16 +78,17 @@ class ParameterServer:
 
 
 class AsynchronousWorker(WholeModel):
-    """One worker of the whole model; on rank 0 the server too. Arguments as of `ReplicaWorker`.
+    """A worker that trains the whole model; rank 0 also runs the server. Arguments are those of `ReplicaWorker`.
 
-    Batch-norm statistics are rank 0's.
+    Batch-norm statistics are those of rank 0.
     """
 
     def __init__(
         self, job: Job, model: nn.Module, assignment: Assignment, writer: CheckpointWriter | None = None
     ) -> None:
         super().__init__(job, model, assignment, writer)
-        # Gradients and weights travel by gloo, on the CPU, on connections of their own: a server thread per worker.
+        # Gradients and weights go through gloo on the CPU, over connections of their own, with a server thread per
+        # worker.
         self.group = job.group("ASP", backend="gloo")
         self.server: ParameterServer | None = None
         if job.rank == 0:
@@ -98,7 +101,7 @@ class AsynchronousWorker(WholeModel):
         self.waited = 0.0
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
-        """Minibatch after minibatch, until none is left."""
+        """Perform the phase: compute the gradient of one minibatch after another, until none is left."""
         self.began = time.perf_counter()
         peers = range(1, min(self.job.world, self.assignment.steps)) if self.server else ()
         threads = [Thread(target=self.serve, args=(peer,), daemon=True) for peer in peers]
@@ -113,7 +116,7 @@ class AsynchronousWorker(WholeModel):
             self.waited += time.perf_counter() - began
             for buffer, new in zip(self.flat.buffers, weights, strict=True):
                 buffer.copy_(new)
-            if self.failure is not None:  # now: the worker whom that thread served would wait to the end
+            if self.failure is not None:  # at once, because the worker of the failed thread would wait to the end
                 raise self.failure
         for thread in threads:
             thread.join()
@@ -128,7 +131,7 @@ class AsynchronousWorker(WholeModel):
         return self.record
 
     def waiting(self) -> float:
-        """For the server's answers."""
+        """The seconds so far of waiting for the server's answers."""
         return self.waited
 
     @property
@@ -140,7 +143,11 @@ class AsynchronousWorker(WholeModel):
     def gradient(
         self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor], step: int
     ) -> tuple[Buffers, list[float], float]:
-        """The gradient of minibatch `step` of the run at this worker's weights, flat, who has one, and the loss."""
+        """The gradient of the run's minibatch `step` at this worker's weights.
+
+        Returns:
+            The flat gradient, per parameter whether it has one, and the loss.
+        """
         seed_stage(self.assignment.seed, step, 1, self.job.device)
         self.step = step
         loss = self.part_of_loss(self.module(inputs(step)), targets(step))
@@ -156,7 +163,7 @@ class AsynchronousWorker(WholeModel):
     def exchange(
         self, gradients: Buffers, there: Sequence[float], version: int, loss: float
     ) -> tuple[int, int, Buffers]:
-        """Give the server a gradient, take weights: see `ParameterServer.exchange`."""
+        """Give the server a gradient and take weights; see `ParameterServer.exchange`."""
         if self.server:
             return self.server.exchange(gradients, there, version, loss)
         head = torch.tensor([float(version), loss, *there], dtype=torch.float64)
@@ -167,7 +174,7 @@ class AsynchronousWorker(WholeModel):
         return int(answer[0]), int(answer[1]), weights
 
     def serve(self, peer: int) -> None:
-        """Rank 0's answers to one worker, until that has no minibatch left."""
+        """Answer one worker, on rank 0, until no minibatch is left for it."""
         assert self.server is not None
         try:
             number = 0
@@ -179,7 +186,7 @@ class AsynchronousWorker(WholeModel):
                 read, loss, *there = head.tolist()
                 number, version, weights = self.server.exchange(on_device, there, int(read), loss)
                 self.send([torch.tensor([number, version]), *(buffer.cpu() for buffer in weights)], peer)
-        except BaseException as error:  # told by the worker that waits for this thread
+        except BaseException as error:  # raised by rank 0's own worker
             self.failure = error
 
     def send(self, message: Sequence[torch.Tensor], peer: int) -> None:
@@ -197,7 +204,7 @@ class AsynchronousWorker(WholeModel):
                 dist.recv(tensor, peer, group=self.group)
 
     def checkpoint(self, step: int) -> None:
-        """After `step` updates, whichever minibatches made them; the statistics are rank 0's of this moment."""
+        """Write the checkpoint after `step` updates, of any minibatches, with rank 0's statistics at this moment."""
         if self.writer is not None and self.writer.wants(step):
             assert self.server is not None
             self.record.losses = dict(enumerate(self.server.losses))  # in the order of updates

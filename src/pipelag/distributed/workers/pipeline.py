@@ -1,7 +1,7 @@
-"""The worker of a pipeline: it performs its row of any schedule, over one stage or several, alone or as a replica.
+"""The worker of a pipeline: it performs its row of any schedule, with one stage or several, alone or as a replica.
 
-What it sends, to whom and in which order follows from the schedule (`pipelag.distributed.routes`); what a pass reads
-from the stage's policy (`StageState`). It knows no method.
+The schedule determines what the worker sends, to whom and in which order (`pipelag.distributed.routes`). The stage's
+policy determines what a pass reads (`StageState`). The worker itself knows no method.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ Restart = dict[str, Any]
 
 
 class PipelineWorker(Worker):
-    """This rank's part of a phase.
+    """Performs this rank's part of a phase.
 
     Args:
         pieces: by stage, the modules that this rank trains.
-        schedule: of the minibatches that are left of the phase; worker w is rank w.
-        writers, restarts: by stage, as of `StageState`; all replicas of the last stage give their losses to the first.
+        schedule: the schedule of the minibatches that are left of the phase; worker w is rank w.
+        writers, restarts: by stage, see `StageState`. All replicas of the last stage have a writer, since they give
+            their losses to the first.
     """
 
     def __init__(
@@ -74,12 +75,12 @@ class PipelineWorker(Worker):
             for stage in stages_on(schedule, job.rank)
         }
         self.mates: dict[int, Any] = {}
-        for stage, ranks in enumerate(schedule.replicas, start=1):  # every rank makes every group, in one order
+        for stage, ranks in enumerate(schedule.replicas, start=1):  # every rank makes every group, in the same order
             if len(ranks) > 1:
                 group = job.share(ranks)
                 self.mates |= {stage: group} if job.rank in ranks else {}
         self.updates = {stage: updates_of(self.actions, stage) for stage in self.stages}
-        self.handed: dict[tuple[Kind, int, int], Gradients] = {}  # between two stages of this worker
+        self.handed: dict[tuple[Kind, int, int], Gradients] = {}  # messages between two stages of this worker
         self.incoming: dict[tuple[Kind, int, int], Receiver] = {}
         self.outgoing: dict[tuple[Kind, int, int], Sender] = {}
         ahead = in_flight(self.actions) + AHEAD
@@ -88,7 +89,7 @@ class PipelineWorker(Worker):
                 receiver = Receiver(job.wire(route), route.source, route.count)
                 self.incoming[route.kind, route.stage, route.source] = receiver
             elif job.rank == route.source:
-                # What gradients come back the receiver knows from the outputs that it has sent.
+                # The receiver knows which gradients come back from the outputs that it sent.
                 metas: list[TensorMeta] | None = [] if route.kind == "B" else None
                 sender = Sender(job.wire(route), route.target, ahead, metas)
                 self.outgoing[route.kind, route.stage, route.target] = sender
@@ -96,7 +97,7 @@ class PipelineWorker(Worker):
         self.record.carriers = sorted({receiver.wire.carrier for receiver in self.receivers})
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
-        """Perform the phase. `inputs(step)` is asked for by the first stage only, `targets(step)` by the last."""
+        """Perform the phase. Only the first stage calls `inputs(step)`, and only the last calls `targets(step)`."""
         for state in self.stages.values():
             state.begin(Batches(inputs, targets))
         if self.job.device.type == "cuda":
@@ -112,14 +113,14 @@ class PipelineWorker(Worker):
         return self.record
 
     def perform(self, action: Action) -> None:
-        """F, R, B, S or U."""
+        """Perform one action: F, R, B, S or U."""
         named, parts = self.named(action), self.assignment.phase.microbatches
         self.step = self.start + (named.number if action.kind in ("S", "U") else named.number // parts)
         perform = {"F": self.forward, "R": self.recompute, "B": self.backward, "S": self.synchronise, "U": self.update}
         perform[action.kind](self.stages[action.stage], action.number)
 
     def named(self, action: Action) -> Action:
-        """A round's update and synchronisation, by the last minibatch of the round that was this worker's."""
+        """The action with its name in a timeline: a round's update or sum is named by this worker's last minibatch."""
         state = self.stages[action.stage]
         if action.kind not in ("S", "U") or state.period == state.microbatches:
             return action
@@ -129,7 +130,7 @@ class PipelineWorker(Worker):
     # Messages ------------------------------------------------------------------------------------------------------
 
     def send(self, action: Action, tensors: Tensors) -> None:
-        """Pass an output on, to another worker or to another stage of this one."""
+        """Send an output on, to another worker or to another stage of this one."""
         into = consumer(action, self.schedule)
         if into is None:
             return
@@ -149,7 +150,7 @@ class PipelineWorker(Worker):
         sender.send(tensors, f"the second output of stage {stage} for {self.in_words(m)}")
 
     def send_back(self, stage: int, m: int, gradients: Gradients, inputs: Tensors) -> None:
-        """Pass the gradients of a stage's inputs back to the stage before."""
+        """Send the gradients of a stage's inputs back to the stage before."""
         action = Action("B", stage, m)
         into = consumer(action, self.schedule)
         if into is None:
@@ -168,26 +169,28 @@ class PipelineWorker(Worker):
         sender.send(tuple(message), f"the gradient of stage {stage} for {self.in_words(m)}")
 
     def check_history(self, sender: Sender, outputs: Tensors, what: str) -> None:
-        """Refuse an output that has a history where the first one had none, or the reverse: gradients go by the first.
+        """Refuse outputs that require gradients where the first message's did not, or the reverse.
+
+        The first message determines which gradients are sent back.
 
         Raises:
-            PipelagError: naming it.
+            PipelagError: such an output; the message names it.
         """
         for number, (output, first) in enumerate(zip(outputs, sender.metas or (), strict=False), start=1):
             if output.requires_grad != first.differentiable:
-                has, had = ("a", "none") if output.requires_grad else ("no", "one")
+                has, had = ("a", "no") if output.requires_grad else ("no", "a")
                 raise PipelagError(
-                    f"{what} has {has} gradient in tensor {number} where the first one had {had}; on real workers a "
-                    "stage's output has one in every minibatch or in none, so let no layer with weights be left out by "
-                    "chance, or simulate"
+                    f"tensor {number} of {what} has {has} gradient, but in the first message it had {had} gradient; "
+                    "on real workers a stage's output has a gradient in every minibatch or in none, so do not skip "
+                    "layers with weights at random, or use the simulated executor"
                 )
 
     def in_words(self, m: int) -> str:
-        """A microbatch in words, by its minibatch."""
+        """A microbatch in words: its minibatch's number in the run."""
         return f"minibatch {self.start + m // self.assignment.phase.microbatches}"
 
     def receive(self, kind: Kind, stage: int, m: int) -> Any:
-        """What a pass of another stage has made; outputs as inputs that want a gradient where their originals did."""
+        """The result of another stage's pass; outputs come as inputs that require gradients if the outputs did."""
         source = self.schedule.places[Action(kind, stage, m)]
         if source == self.job.rank:
             return self.handed.pop((kind, stage, m))
@@ -197,7 +200,7 @@ class PipelineWorker(Worker):
     # Actions -------------------------------------------------------------------------------------------------------
 
     def forward(self, state: StageState, m: int) -> None:
-        """F(stage, m)."""
+        """Perform F(stage, m)."""
         received: Tensors = () if state.first else self.receive("F", state.stage - 1, m)
         outputs = state.forward(m, received, state.part("inputs", m) if state.first else alone(received))
         if state.last:
@@ -206,26 +209,26 @@ class PipelineWorker(Worker):
         state.keep_buffers(m)
 
     def recompute(self, state: StageState, m: int) -> None:
-        """R(stage, m)."""
+        """Perform R(stage, m)."""
         received: Tensors = () if state.heads else self.receive("R", state.stage - 1, m)
         outputs = state.forward_again(m, received, alone(received) if received else None)
         self.send(Action("R", state.stage, m), outputs)
 
     def backward(self, state: StageState, m: int) -> None:
-        """B(stage, m)."""
+        """Perform B(stage, m)."""
         gradients = None if state.last else self.receive("B", state.stage + 1, m)
         inputs, leaving = state.backward(m, gradients)
         self.send_back(state.stage, m, leaving, inputs)
 
     def synchronise(self, state: StageState, n: int) -> None:
-        """S(stage, n)."""
+        """Perform S(stage, n)."""
         begin = time.perf_counter()
         ranks = self.schedule.replicas[state.stage - 1]
         self.synchronised += state.synchronise(self.mates[state.stage], len(ranks))
         self.synchronising += time.perf_counter() - begin
 
     def update(self, state: StageState, n: int) -> None:
-        """U(stage, n)."""
+        """Perform U(stage, n), and write a checkpoint if one is due."""
         state.update(n, over=n + 1 == self.updates[state.stage])
         if state.stage == min(self.stages):
             self.mark()
@@ -234,7 +237,7 @@ class PipelineWorker(Worker):
             self.checkpoint(state, done)
 
     def checkpoint(self, state: StageState, done: int) -> None:
-        """The first replica writes the stage's part; on the last stage, with the losses of all replicas."""
+        """Write the stage's part of a checkpoint on its first replica, with all replicas' losses on the last stage."""
         began, clock = time.perf_counter(), self.clock()
         losses = self.losses_of_all(state, done) if state.last else []
         if state.replica == 0:
@@ -242,7 +245,7 @@ class PipelineWorker(Worker):
         self.saving += time.perf_counter() - began
 
     def losses_of_all(self, state: StageState, done: int) -> list[torch.Tensor]:
-        """The losses since the last checkpoint; all replicas of the last stage call this after the same update."""
+        """The losses since the last checkpoint, of all replicas of the last stage, which call this after one update."""
         assert state.writer is not None
         parts = [self.record.losses]
         if state.stage in self.mates:
@@ -254,25 +257,25 @@ class PipelineWorker(Worker):
         return [merged[t] for t in range(since, done)]
 
     def note_loss(self, m: int, value: torch.Tensor) -> None:
-        """A minibatch's loss is the mean over its microbatches."""
+        """Add a microbatch's part to its minibatch's loss, the mean over the microbatches."""
         t = m // self.assignment.phase.microbatches
         before = self.record.losses.get(t)
         self.record.losses[t] = value if before is None else before + value
 
 
 def metas_of_gradients(inputs: Tensors) -> list[TensorMeta]:
-    """Of the gradients that come back for these, and where one may lack, of what tells which there are."""
+    """The descriptions of the gradients that come back for these inputs, and of the mask in case some are missing."""
     metas = [TensorMeta.of(tensor) for tensor in differentiable(inputs)]
     return metas + [TensorMeta((len(metas),), torch.uint8, False, False)] * tells_which(inputs)
 
 
 def tells_which(inputs: Tensors) -> bool:
-    """Whether the gradients of a stage's inputs come with what tells which there are: one of several may be unused."""
+    """Whether the gradients of a stage's inputs come with a mask of those that exist: one of several may be unused."""
     return len(inputs) > 1 and bool(differentiable(inputs))
 
 
 def received_gradients(receiver: Receiver) -> Gradients:
-    """The next message as gradients; None where nothing was computed from what it would be the gradient of."""
+    """The next message as gradients; None for a tensor from which nothing was computed."""
     received = receiver.receive()
     assert receiver.metas is not None
     if not receiver.metas or receiver.metas[-1].dtype != torch.uint8:
@@ -282,7 +285,7 @@ def received_gradients(receiver: Receiver) -> Gradients:
 
 
 def merged_losses(parts: list[dict[int, torch.Tensor]]) -> dict[int, torch.Tensor]:
-    """Losses by minibatch: of a minibatch that several replicas took parts of, the sum of their parts."""
+    """Losses by minibatch; if several replicas took parts of a minibatch, the sum of their parts."""
     merged: dict[int, torch.Tensor] = {}
     for part in parts:
         for t, value in part.items():

@@ -1,4 +1,4 @@
-"""One stage on the worker that holds it: its passes and updates, each with the weights that it reads."""
+"""One stage on the worker that holds it: its passes and updates, each with the weights that its method reads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ Tensors = tuple[torch.Tensor, ...]
 
 @dataclass
 class Saved:
-    """What a forward leaves for its backward; with recomputation no outputs, but what the stage read and was given."""
+    """What a forward keeps for its backward: its inputs and outputs.
+
+    With recomputation it keeps no outputs, but the buffers that the stage read (`read`), and its input (`entering`) and
+    targets (`target`).
+    """
 
     inputs: Tensors
     outputs: Tensors
@@ -53,7 +57,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Batches:
-    """The run's minibatches by number, each part asked for by the stage that needs it, split into microbatches."""
+    """The run's minibatches: inputs and targets by number, called by the stages that need them."""
 
     inputs: Callable[[int], Any]
     targets: Callable[[int], torch.Tensor]
@@ -64,12 +68,11 @@ class StageState:
 
     Args:
         module: the stage's own copy. Its parameters become views of one flat buffer.
-        schedule: of the minibatches that are left of the phase.
-        worker: who holds the stage here.
-        writer: of the first replica writes the stage's checkpoints; None: there are none.
-        restart: what the policy remembered at the checkpoint that the phase goes on from (`pipelag.stage.history`).
-            None at the phase's start, and where the pipeline goes on as another than wrote the checkpoint: it then
-            fills anew.
+        schedule: the schedule of the minibatches that are left of the phase.
+        worker: the worker that holds the stage here.
+        writer: writes the stage's checkpoints, on the first replica; None: none are written.
+        restart: the policy's state at the checkpoint from which the phase goes on (`pipelag.stage.history`). None: the
+            phase begins, or goes on as another pipeline than the one of the checkpoint, and fills anew.
     """
 
     def __init__(
@@ -92,9 +95,10 @@ class StageState:
         self.replica = schedule.replicas[stage - 1].index(worker)
         self.actions = [action for action in schedule.workers[worker] if action.stage == stage]
         self.recompute = bool(phase.recompute) and not phase.segment
-        # In a segment a stage runs again in actions of its own: the first from its kept input, the others as sent.
+        # In a segment a stage recomputes in actions of its own (R): the first from its kept input, the others from what
+        # the stage before sends.
         self.runs_again, self.heads = ("R", stage) in schedule.owners, schedule.heads(stage)
-        # What was done before this worker began, in updates and in microbatches.
+        # What the phase had done before this worker began, in microbatches and in updates.
         self.done = assignment.offset * self.microbatches
         self.version_0 = self.done // self.period
         parameters, masters = list(dict.fromkeys(module.parameters())), assignment.masters or {}
@@ -110,7 +114,7 @@ class StageState:
         for shadow, parameter in zip(self.shadows, self.flat.parameters, strict=True):
             shadow.data = parameter.data
         self.back = max(*self.delays.forward_lags[stage - 1], *self.delays.backward_lags[stage - 1])
-        # While a pipeline fills again its forwards read versions that it no longer needs once it is full.
+        # A pipeline that goes on from a checkpoint may read older versions than a full one needs.
         back = self.back
         if restart is None:
             back = phase.method.versions_back(phase.stages, self.microbatches, phase.replicas)[stage - 1]
@@ -127,9 +131,9 @@ class StageState:
         self.split: dict[str, tuple[int, list[Any]]] = {}
 
     def begin(self, batches: Batches) -> None:
-        """Bring the policy to the version that the phase begins or goes on with, the optimizer's state being there."""
+        """Bring the policy to the version with which the phase begins or goes on; the optimizer must have its state."""
         self.batches = batches
-        self.set_rates(self.version_0)  # what predictions of the first version go by
+        self.set_rates(self.version_0)  # predictions from the first version use this rate
         if self.restart is not None:
             restore(self.weights, self.restart)
         else:
@@ -147,13 +151,16 @@ class StageState:
         return self.split[what][1][j]
 
     def load(self, kind: str, m: int, lags: Sequence[tuple[int, ...]]) -> None:
-        """Let the parameters hold what a pass of microbatch m reads."""
+        """Load the weights that a pass of microbatch m reads into the parameters."""
         t, j = divmod(self.done + m, self.period)
         oldest = self.version_0 if self.restart is None else 0
         self.weights.load(kind, max(oldest, t - lags[self.stage - 1][j]), j)
 
     def forward(self, m: int, received: Tensors, value: Any) -> Tensors:
-        """F(stage, m) of `value`, made of what was received; saves activations. The last output is the loss."""
+        """Perform F(stage, m) on `value`, made from the received tensors; keep the activations, return the outputs.
+
+        The last stage's output is the loss.
+        """
         self.load("F", m, self.delays.forward_lags)
         entered = value
         self.entering_bytes = sum(t.numel() * t.element_size() for t in as_tuple(value) if isinstance(t, torch.Tensor))
@@ -183,7 +190,7 @@ class StageState:
         return outputs
 
     def forward_again(self, m: int, received: Tensors, value: Any) -> Tensors:
-        """R(stage, m): the forward once more, saving activations; a segment's head takes the input that it saved."""
+        """Perform R(stage, m): run the forward again and keep its activations; a segment's head has kept its input."""
         saved = self.saved[m]
         if not self.heads:
             saved.inputs, saved.entering = received, value
@@ -194,7 +201,7 @@ class StageState:
         return saved.outputs
 
     def compute(self, entered: Any, m: int, target: torch.Tensor | None = None) -> Any:
-        """The stage's output for microbatch m, or on the last stage the loss."""
+        """The stage's output for microbatch m or, on the last stage, the loss."""
         step = self.assignment.start * self.microbatches + m
         seed_stage(self.assignment.seed, step, self.stage, self.device)
         with self.computing(), self.guard.running():
@@ -210,13 +217,13 @@ class StageState:
         return loss / self.microbatches if self.microbatches > 1 else loss
 
     def backward(self, m: int, gradients: Gradients | None) -> tuple[Tensors, Gradients]:
-        """B(stage, m), with the saved activations and the weights that the method's backward reads.
+        """Perform B(stage, m), with the kept activations and the weights that the method's backward reads.
 
         Args:
-            gradients: as `backward_through` takes them.
+            gradients: see `backward_through`.
 
         Returns:
-            The inputs that the forward received, and the gradients of those that want one.
+            The inputs that the forward received, and the gradients of those that require one.
         """
         saved = self.saved.pop(m)
         self.load("B", m, self.delays.backward_lags)
@@ -228,14 +235,14 @@ class StageState:
             return saved.inputs, backward_through(outputs, gradients, saved.inputs)
 
     def synchronise(self, group: Any, count: int) -> int:
-        """S(stage, n): the mean of a round's gradients over the replicas; returns the bytes that went out."""
+        """Perform S(stage, n): average a round's gradients over the replicas; returns the bytes that this one sent."""
         trained = [parameter for parameter in self.flat.parameters if parameter.requires_grad]
         there = torch.tensor([int(p.grad is not None) for p in trained], dtype=torch.int32, device=self.device)
         minibatches = self.period // self.microbatches
         dist.all_reduce(there, group=group)
         sent = ring_bytes(there, count)
         for parameter, replicas in zip(trained, there.tolist(), strict=True):
-            if not replicas:  # no replica has come to use it: it has no gradient, and does not decay
+            if not replicas:  # no replica used the parameter: it has no gradient, and does not decay
                 continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -246,7 +253,7 @@ class StageState:
         return sent
 
     def update(self, n: int, over: bool) -> None:
-        """U(stage, n): one optimizer step. `over`: no pass of the phase reads what it makes."""
+        """Perform U(stage, n), one optimizer step. over: no pass of the phase reads the version that it makes."""
         if self.optimizer is None:
             return
         hand_over(self.flat.parameters, self.shadows)
@@ -262,7 +269,7 @@ class StageState:
         self.history.note()
 
     def set_rates(self, version: int) -> None:
-        """The rate of the update that ends a version of the phase; predictions of that version go by it before."""
+        """Set the rate of the update that ends a version of the phase; predictions from that version use it too."""
         if self.optimizer is not None:
             begun = self.assignment.start - self.assignment.offset
             share = self.phase.rate_of(self.stage, version, self.assignment.rate, begun)
@@ -271,7 +278,7 @@ class StageState:
     # What is left behind -------------------------------------------------------------------------------------------
 
     def keep_buffers(self, m: int) -> None:
-        """For a checkpoint: batch norm's statistics of the first replica, after its last forward of an update."""
+        """Keep the first replica's batch-norm statistics for a checkpoint, after its last forward of an update."""
         place = (self.done + m) % self.period
         if self.writer is None or self.replica or self.replica in self.places[place + 1 :]:
             return
@@ -281,17 +288,18 @@ class StageState:
             self.writer.note_buffers(step, self.module)
 
     def write_checkpoint(self, step: int, losses: Sequence[torch.Tensor], clock: dict[str, float]) -> None:
-        """This stage's part of the checkpoint after `step` minibatches of the run."""
+        """Write this stage's part of the checkpoint after `step` minibatches of the run."""
         assert self.writer is not None
         state = optimizer_state(self.optimizer, self.shadows)
         policy = state_of(self.weights, self.history)
         self.writer.save(step, self.module, self.optimizer, state, losses, clock, policy)
 
     def memory(self) -> dict[str, int]:
-        """Bytes by kind; activations are those of one microbatch times the most that are under way.
+        """Bytes by kind.
 
-        With recomputation, the stage's inputs of those, and all activations of the one that is being recomputed; in a
-        segment, the first stage's inputs, and all activations of those that wait for their gradient.
+        Activations are those of one microbatch, times the most microbatches under way. With recomputation they are the
+        stage's inputs of these microbatches, and all activations of the one that is recomputed. In a segment they are
+        the inputs of its first stage, and all activations of the recomputed microbatches that wait for their gradient.
         """
         waiting, recomputed = in_flight(self.actions), 1 if self.recompute else 0
         if self.runs_again:
@@ -308,25 +316,25 @@ class StageState:
 
 
 def ring_bytes(tensor: torch.Tensor, workers: int) -> int:
-    """What one of so many workers sends where a ring of them sums a tensor."""
+    """The bytes that each worker sends when a ring of so many workers sums a tensor."""
     return 2 * (workers - 1) * tensor.numel() * tensor.element_size() // workers
 
 
 def check_loss(loss: torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
-    """Refuse a loss over other weights than the last stage's: here these are copies that nobody trains.
+    """Refuse a loss over weights that are not the last stage's, because they are untrained copies on this worker.
 
-    leaves: that it may be computed from.
+    leaves: the tensors from which the loss may be computed.
     """
     allowed = {id(tensor) for tensor in leaves}
     for node in nodes_of([loss]):
         leaf = getattr(node, "variable", None)
         if leaf is not None and id(leaf) not in allowed:
             raise PipelagError(
-                f"the loss is computed from weights that are none of the last stage's (a tensor of shape "
-                f"{list(leaf.shape)}), of which real workers have copies; let the optimizer decay weights, or simulate"
+                f"the loss uses weights that are not the last stage's (a tensor of shape {list(leaf.shape)}), of which "
+                "real workers have only copies; apply weight decay in the optimizer, or use the simulated executor"
             )
 
 
 def updates_of(actions: Sequence[Action], stage: int) -> int:
-    """How often a stage is updated."""
+    """The number of updates of a stage among these actions."""
     return sum((action.kind, action.stage) == ("U", stage) for action in actions)

@@ -1,6 +1,6 @@
-"""The synchronous baselines as torch has them: GPipe and 1F1B of torch.distributed.pipelining, on our runs' data.
+"""The synchronous baselines of torch.distributed.pipelining, GPipe and 1F1B, on the data of our runs.
 
-They learn what our own gpipe and 1f1b_flush learn; a run of either says how fast the library is that people use.
+They learn what our own gpipe and 1f1b_flush learn; their runs show how fast the library is that people use.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pipelag.schedules.library import gpipe, one_f_one_b_flush
 from pipelag.stage.optimizers import group_by_stage, set_rates
 from pipelag.tensors import alone, as_tuple, unchanged_buffers
 
-# The classes of torch.distributed.pipelining, by the function that builds the same schedule here
+# The classes of torch.distributed.pipelining, by the function that builds the same schedule here.
 SCHEDULES: dict[Callable[..., Any], str] = {gpipe: "ScheduleGPipe", one_f_one_b_flush: "Schedule1F1B"}
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What a layer raises, which torch's stages hide behind an error of theirs."""
+    """Raise what a layer raised, which torch's stages wrap in an error of their own."""
     try:
         yield
     except RuntimeError as error:
@@ -39,7 +39,7 @@ def plain_errors() -> Iterator[None]:
 
 
 class Bounded(nn.Module):
-    """A stage that takes and gives contiguous tensors, as torch's stages must, and draws what ours draw."""
+    """A stage that takes and returns contiguous tensors, as torch requires, with the same random numbers as ours."""
 
     def __init__(self, stage: nn.Module, takes: Sequence[TensorMeta], gives: Sequence[TensorMeta]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Bounded(nn.Module):
         self.before: Callable[[], None] = lambda: None
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        """The stage's output, each tensor as it is sent."""
+        """The stage's output, each tensor in the form in which it is sent."""
         self.before()
         if self.takes:
             tensors = tuple(meta.unwire(tensor) for meta, tensor in zip(self.takes, tensors, strict=True))
@@ -59,14 +59,15 @@ class Bounded(nn.Module):
 
 
 class TorchWorker(WholeModel):
-    """The stage of this rank under a schedule of torch.distributed.pipelining.
+    """The worker of this rank's stage under a schedule of torch.distributed.pipelining.
 
     Args:
-        pieces: all stages; those before this one tell what it will be sent.
-        assignment, writer: as of `WholeModel`.
+        pieces: all stages; running those before this one shows what it will receive.
+        assignment, writer: see `WholeModel`.
 
     Raises:
-        PipelagError: a boundary tensor without a gradient, which torch's stages would send one for.
+        PipelagError: the ranks share a GPU. `run` refuses uneven minibatches, and boundary tensors that cannot have a
+            gradient, because torch's stages send one for every tensor.
     """
 
     def __init__(
@@ -81,10 +82,10 @@ class TorchWorker(WholeModel):
         self.record.opaque = True
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
-        """Perform the phase, minibatch after minibatch, each with its flush."""
+        """Perform the phase, one minibatch after another, with a flush after each."""
         if self.job.uneven:
             raise PipelagError(
-                "torch.distributed.pipelining takes minibatches of one shape, and these differ; use gpipe or 1f1b_flush"
+                "torch.distributed.pipelining needs minibatches of one shape, but these differ; use gpipe or 1f1b_flush"
             )
         assignment, parts = self.assignment, self.assignment.phase.microbatches
         self.step = self.start
@@ -116,7 +117,7 @@ class TorchWorker(WholeModel):
         return self.record
 
     def schedule(self, value: tuple[torch.Tensor, ...]) -> tuple[Any, Bounded]:
-        """torch's schedule over this stage, for microbatches like `value` at the first stage."""
+        """torch's schedule over this stage, and the stage; `value` is a microbatch of the first stage's input."""
         from torch.distributed import pipelining
 
         crossing: list[tuple[torch.Tensor, ...]] = [value]
@@ -144,11 +145,11 @@ class TorchWorker(WholeModel):
         return kind(stage, self.assignment.phase.microbatches, loss_fn=self.assignment.loss), bounded
 
     def metas(self, tensors: tuple[torch.Tensor, ...]) -> list[TensorMeta]:
-        """How these cross a boundary."""
+        """The descriptions of tensors that cross a boundary; refuses those that cannot have a gradient."""
         for tensor in tensors:
             if not tensor.is_floating_point():
                 raise PipelagError(
-                    f"a tensor of type {tensor.dtype} crosses the boundary at stage {self.stage}, and "
-                    "torch.distributed.pipelining sends a gradient of every tensor; use gpipe or 1f1b_flush"
+                    f"a tensor of type {tensor.dtype} crosses the boundary at stage {self.stage}, but "
+                    "torch.distributed.pipelining sends a gradient for every tensor; use gpipe or 1f1b_flush"
                 )
         return [TensorMeta.of(tensor) for tensor in tensors]

@@ -20,7 +20,7 @@ PAYS = 1.1  # the least speedup at which asynchrony counts as worth it
 GIB, GB = 2**30, 1e9
 SHARE = "throughput, % of ideal"
 TIMED, ON_PAPER = "timed", "on_paper"  # the two estimates of an update's seconds
-IDEAL = "% of ideal: of what the GPUs could compute if none ever waited, sent, updated or computed anything twice."
+IDEAL = "% of ideal: of what the GPUs could compute if none ever waited, sent, updated or recomputed anything."
 STYLES = {  # with different dashes, since many of these lines coincide
     "data parallelism": (colours.BASELINE, 0),
     "GPipe": (colours.UNMENDED, 1),  # free here, as no method lacks a remedy
@@ -131,10 +131,10 @@ def where_it_pays(context: Context) -> Drawn:
         Col("updates late, to be mended", "mend"),
     ]
     notes = [
-        f"Pays: at least {PAYS:g} times as fast by the timed executor, whose are the methods, layouts and % of ideal "
-        "too. On paper: the quickest of either kind by the formulas, in the same layouts; where that turns the answer, "
-        "it stands in brackets. Late, to be mended: the updates that the first stage's forwards miss, which a method "
-        "has to make up for; within a minibatch: of these, those that its backward does not miss.",
+        f"Pays: at least {PAYS:g} times as fast by the timed executor, which also gives methods, layouts and % of "
+        "ideal. On paper: the quickest method of either kind by the formulas, in the same layouts; where that changes "
+        "the answer, its answer is in brackets. Updates late, to be mended: the updates that the first stage's "
+        "forwards miss and a method has to make up for; within a minibatch: those that the backward does not miss.",
         IDEAL,
         "Layout: stages x replicas.",
         *apart(rows),
@@ -153,8 +153,8 @@ def apart(rows: Sequence[Row]) -> list[str]:
         for row in (fitting[0], fitting[-1])
     )
     return [
-        f"On paper an update takes {least} to {most} times as long as by the timed executor, "
-        f"in {near:.0f} % of {len(fitting)} cases within 5 %."
+        f"On paper an update takes {least} to {most} times as long as by the timed executor; "
+        f"in {near:.0f} % of {len(fitting)} cases the two agree within 5 %."
     ]
 
 
@@ -179,8 +179,8 @@ def every_method(context: Context) -> Drawn:
     rows = list(rows_of(context))
     notes = [
         IDEAL,
-        "Layout: stages x replicas. Microbatches: so many of so many samples per replica and update; (R): activations "
-        "are computed again.",
+        "Layout: stages x replicas. Microbatches: their number and their samples, per replica and update. (R): "
+        "activations are recomputed.",
         *apart(rows),
     ]
     return Drawn(table=tabulated(rows, cols, context.result.caption, notes, "model"))
@@ -220,12 +220,12 @@ def what_where(context: Context) -> Drawn:
         Col("ports", "ports", group="server"),
     ]
     notes = [
-        "TFLOP/s and GB/s: by the GPU's data sheet (of H100s in bfloat16 without sparsity, of V100s in float32), GB/s "
-        "of links each way. A port is a server's link to the others.",
-        "A GPT's products run at this share of the data sheet's TFLOP/s, all else in a pass is free. Roofline: every "
-        "operator of a pass takes as long as its operations at these TFLOP/s, or as its bytes at these GB/s of memory, "
-        "whichever is longer. Updates go by the GB/s of memory.",
-        "Words: of source and target where there are two.",
+        "TFLOP/s and GB/s are from the GPU's data sheet (H100 in bfloat16 without sparsity, V100 in float32); GB/s of "
+        "links are per direction. A port is a server's link to the others.",
+        "A GPT's matrix products run at this share of the data sheet's TFLOP/s; all else in a pass is free. Roofline: "
+        "every operator of a pass takes as long as its operations at these TFLOP/s or its bytes at these GB/s of "
+        "memory, whichever is longer. Updates are bounded by the GB/s of memory.",
+        "Words: of source and target, where there are two.",
     ]
     return Drawn(table=tabulated(rows, cols, context.result.caption, notes))
 

@@ -134,31 +134,31 @@ COLUMNS = [
     Col("to the backward's", "discrepancy", "{:.3f}", "distance of the forward's weights"),
 ]
 NOTES = {  # by column
-    "accuracy": f"{SPREAD} One learning rate for all: a method that needs a smaller one shows it here.",
-    "bleu": "BLEU: of the last evaluation; mean ± one standard deviation over seeds.",
-    "timed": "Speedup: one worker's time per minibatch over the pipeline's. Timed: the schedule over layer times "
-    "profiled on this machine, links for nothing; – where no schedule makes a method's delays.",
-    "speed": "Measured: 2 processes on this machine, cut in the middle; median of a run's blocks, the least and the "
-    "greatest. One run of each, on different days: rows also differ by what else the machine did. "
+    "accuracy": f"{SPREAD} All methods share one learning rate, so one that needs a smaller rate scores low.",
+    "bleu": "BLEU: at the last evaluation; mean ± one standard deviation over seeds.",
+    "timed": "Speedup: one worker's time per minibatch over the pipeline's. Timed: the schedule with layer times "
+    "profiled on this machine and free links; – where no schedule produces a method's delays.",
+    "speed": "Measured: 2 processes on this machine, cut in the middle; median of a run's blocks [least, greatest]. "
+    "One run per method, on different days, so rows also differ by the machine's other load. "
     "–: not measured.",
-    "torch": "Torch's own: the same schedule by torch.distributed.pipelining, which has none of the others.",
-    "memory": "Memory: the fullest worker's weight copies and kept activations, timed executor; of sequential training "
-    "that of its only worker. Gradients and the optimizer's state are counted nowhere.",
+    "torch": "Torch's own: the same schedule by torch.distributed.pipelining, which has none of the other schedules.",
+    "memory": "Memory: the fullest worker's weight copies and kept activations, by the timed executor; for sequential "
+    "training, its only worker's. Gradients and the optimizer's state are not counted.",
 }
 LATE = (
-    "Hogwild: its gradients are late, of weights that are not: no distance. Its staleness is the greatest that may be "
-    "drawn, for all stages alike; on average each stage's is that of PipeMare's pipeline."
+    "Hogwild: late gradients of weights that were current when they were read, so it has no distance. The staleness "
+    "shown is the greatest that can be drawn, for all stages; on average each stage's is that of PipeMare's pipeline."
 )
 BEYOND = (
-    "Adam's steps move every weight by about the rate, and XPipe foresees such at SGD's rate: far longer ones than SGD "
-    "makes, hence its distance."
+    "XPipe predicts Adam's steps, which move every weight by about the learning rate. At SGD's rate these are far "
+    "longer than SGD's own steps, hence its large distance."
 )
-ALIKE = "With SGD and momentum LWP_v and PipeOptim are the same method: they foresee the same steps."
+ALIKE = "With SGD and momentum LWP_v and PipeOptim are the same method: they predict the same steps."
 
 
 OLDEST = (
-    "ASP data parallel and PipeDream, vertical sync, read the same versions, in both passes the oldest of all methods, "
-    "so that they learn the same."
+    "ASP data parallel and PipeDream, vertical sync, read the same versions, the oldest of all methods in both passes, "
+    "and therefore learn the same."
 )
 
 
@@ -181,7 +181,7 @@ def table(context: Context) -> Drawn:
     notes += unlearned(context)
     if profile is not None:
         weights = sum(layer.weight_bytes for layer in profile.layers) / 2**20
-        notes.append(f"One copy of all weights takes {weights:.2f} MiB; what is kept of activations takes the rest.")
+        notes.append(f"One copy of all weights takes {weights:.2f} MiB; kept activations take the rest.")
     return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
 
 

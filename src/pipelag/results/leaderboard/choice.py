@@ -178,7 +178,7 @@ def depth_costs_all(context: Context) -> Finding:
 def depth_costs_each(context: Context) -> Finding:
     """Holds if the pipeline without a remedy, and with each remedy, ends higher over 4 stages than over 16."""
     arms = (UNREMEDIED, *REMEDIES)
-    return told_apart(context, {f"{arm}: 4 stages above 16": ((arm, "half", 4), (arm, "half", 16)) for arm in arms})
+    return told_apart(context, {f"{arm}: 4 stages minus 16": ((arm, "half", 4), (arm, "half", 16)) for arm in arms})
 
 
 @judge(PAPER, "table_8", "spectrain_ahead_with_sgd")
@@ -187,7 +187,7 @@ def spectrain_ahead(context: Context) -> Finding:
     return told_apart(
         context,
         {
-            f"{stages} stages: {SPECTRAIN} above {OPTIM}": ((SPECTRAIN, "half", stages), (OPTIM, "half", stages))
+            f"{stages} stages: {SPECTRAIN} minus {OPTIM}": ((SPECTRAIN, "half", stages), (OPTIM, "half", stages))
             for stages in (4, 8, 16)
         },
     )
@@ -212,7 +212,7 @@ def pipeoptim_ahead(context: Context) -> Finding:
     return told_apart(
         context,
         {
-            f"{GROUPS[work]}, {stages} stages: {OPTIM} above {SPECTRAIN}": (
+            f"{GROUPS[work]}, {stages} stages: {OPTIM} minus {SPECTRAIN}": (
                 (OPTIM, work, stages),
                 (SPECTRAIN, work, stages),
             )

@@ -57,7 +57,7 @@ def saved_by(training: str) -> Judge:
         }
         holds, gain = above(*ends.values())
         means = ", ".join(mean_text(name, values) for name, values in ends.items())
-        text = f"{DEEP} stages, {UNREMEDIED}: {means}; {' above '.join(ends)} by {gain}{diverging(ends)}"
+        text = f"{DEEP} stages, {UNREMEDIED}: {means}; {' minus '.join(ends)}: {gain}{diverging(ends)}"
         return trend(context, holds, text, PAIRED, what="learning")
 
     return judged
@@ -128,7 +128,7 @@ def deep_price_remains(context: Context) -> Finding:
         scores |= {f"{arm} ({training})": end for arm, end in ends.items()}
         whole = fmean(base.values())
         words.append(
-            f"{training}, {BASELINE} {whole:.2f} %, above " + ", ".join(f"{a} {c}" for a, (_, c) in costs.items())
+            f"{training}, {BASELINE} {whole:.2f} %, ahead of " + ", ".join(f"{a} {c}" for a, (_, c) in costs.items())
         )
     text = f"{DEEP} stages: {'; '.join(words)} points{diverging(scores)}"
     return trend(context, all_of(outcomes), text, PAIRED, what="learning")

@@ -27,7 +27,7 @@ from pipelag.results.verdict import Finding, Judge, judge
 
 SPECTRAIN = "SpecTrain on 1F1B"
 ONCE, LONG = "once", "three times"
-TITLES = {ONCE: "as long as there", LONG: "three times as long"}
+TITLES = {ONCE: "original length", LONG: "three times as long"}
 ADAMW, NADAM = "1F1B with AdamW", "1F1B with NAdam"  # arms without a remedy
 
 

@@ -33,8 +33,8 @@ WORDS: Sequence[str] = ("8",)  # stages of the Transformer
 NOTES = [
     SPREAD,
     "Below sequential training with the same optimizer: mean ± half the 95 % interval over seeds, paired.",
-    "PyTorch's NAdam grows the share of its average in a step from half of beta1 on: in runs of some thousand updates "
-    "a good part of every step is the newest gradient.",
+    "PyTorch's NAdam raises the share of its momentum average in a step from half of beta1 on, so in runs of some "
+    "thousand updates the newest gradient is a good part of every step.",
 ]
 
 
@@ -89,7 +89,7 @@ def named(run: Run) -> str:
 
 def told_apart(context: Context, *pairs: tuple[Run, Run]) -> Finding:
     """Whether in each pair of runs the first ends above the second, paired over seeds."""
-    words = {f"{named(one)} above {named(other)}": (one, other) for one, other in pairs}
+    words = {f"{named(one)} minus {named(other)}": (one, other) for one, other in pairs}
     return judged_runs(context, words, lambda run: ends(context, *run), named)
 
 

@@ -46,12 +46,12 @@ from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 NOTES = [
     SPREAD,
-    "The search: of the rates that a method is tried with, the one with the lowest mean training loss at the end, over "
-    "the seeds that it has at each of them. Accuracies of the test set take no part in it.",
+    "A method's own rate: of the rates tried for it, the one with the lowest mean final training loss over the seeds "
+    "trained at each of them. Test accuracy plays no part in the choice.",
     "Cost: points of accuracy below sequential training, each at its own rate, over the seeds that both have.",
 ]
 
-BOUNDS = "≤, ≥: the smallest or the greatest that the method was tried with; a better one may lie beyond it."
+BOUNDS = "≤, ≥: the smallest or the greatest rate tried for the method; a better one may lie beyond it."
 
 
 def searched_of(context: Context, arm: str) -> list[Item]:
@@ -158,7 +158,7 @@ def untried(context: Context) -> list[str]:
         if arms:
             lacking[f"{rate_of(context.select(rate=label)[0]):g}"] = arms
     words = "; ".join(f"{rate}: {', '.join(arms)}" for rate, arms in lacking.items())
-    return [f"Not among the rates searched: {words}."] if words else []
+    return [f"Rates that took no part in the choice: {words}."] if words else []
 
 
 @drawing(PAPER, "figure_2")
@@ -205,7 +205,7 @@ def staleness_wants_less(context: Context) -> Finding:
         f"{arm} {', '.join(f'{rate:g} (seed {seed})' for seed, rate in of_seed.items())}"
         for arm, of_seed in rates.items()
     )
-    return trend(context, all_of(outcomes), f"rates found: {words}", "every one of several seeds says the same")
+    return trend(context, all_of(outcomes), f"rates found: {words}", "all of several seeds agree")
 
 
 def beyond(context: Context, arms: Sequence[str]) -> dict[str, str]:
@@ -215,8 +215,8 @@ def beyond(context: Context, arms: Sequence[str]) -> dict[str, str]:
         tried = [rate_of(item) for item in searched_of(context, arm)]
         rate = own_rate(context, arm)
         if rate in (min(tried), max(tried)):
-            end = "less than the smallest" if rate == min(tried) else "more than the greatest"
-            words[arm] = f"; {arm} may want {end} rate tried"
+            end = "below the smallest" if rate == min(tried) else "above the greatest"
+            words[arm] = f"; the best rate for {arm} may be {end} tried"
     return words
 
 
@@ -241,15 +241,15 @@ def ahead_at_own(firsts: Sequence[str], others: Sequence[str], judged_at_common:
     def judged(context: Context) -> Finding:
         scores = {arm: at_its_own(context, arm) for arm in (*firsts, *others)}
         if judged_at_common and all(chosen(context, arm) == COMMON for arm in scores):
-            raise NotLogged(f"the common rate is each one's own: {judged_at_common} judges these runs")
+            raise NotLogged(f"each one's own rate is the common rate, so {judged_at_common} already judges these runs")
         rates = {arm: own_rate(context, arm) for arm in scores}
         ends = beyond(context, tuple(scores))
         words: list[str] = []
         outcomes: list[bool | None] = []
         for first in firsts:
             costs = {arm: above(scores[first], scores[arm]) for arm in others}
-            gains = ", ".join(f"above {arm} (at {rates[arm]:g}) by {cost}" for arm, (_, cost) in costs.items())
-            words.append(f"{mean_text(first, scores[first])} at {rates[first]:g}, {gains}")
+            gains = ", ".join(f"minus {arm} (at {rates[arm]:g}): {cost}" for arm, (_, cost) in costs.items())
+            words.append(f"{mean_text(first, scores[first])} at {rates[first]:g}; {gains}")
             outcomes += [
                 None if (first in ends if holds is False else arm in ends) else holds
                 for arm, (holds, _) in costs.items()
@@ -322,8 +322,8 @@ def costs_more_at_own(context: Context) -> Finding:
     rates = ", ".join(f"{arm} {own_rate(context, arm):g}" for arm in (BASELINE, *arms))
     why = f"{finding.why}; own rates: {rates}"
     if len(still) > 1:
-        alike = f"one comparison for {listing(still)}, whose own rate is the common one"
-        why = f"{alike}: only {BASELINE} training moves; {why}"
+        alike = f"the own rate of {listing(still)} is the common rate"
+        why = f"{alike}, so only {BASELINE} training changes and one comparison stands for all; {why}"
     finding = replace(finding, why=why)
     return unless_beyond(context, finding, (BASELINE,) if finding.holds is False else arms)
 
@@ -339,5 +339,5 @@ def ahead_at_every_rate(context: Context) -> Finding:
         costs = {arm: above(base, end) for arm, end in ends.items()}
         outcomes += [holds for holds, _ in costs.values()]
         gains = ", ".join(f"{arm} {cost}" for arm, (_, cost) in costs.items())
-        words.append(f"at {rate:g} above {gains}{diverging(ends)}")
-    return trend(context, all_of(outcomes), f"points of {BASELINE} training " + "; ".join(words), PAIRED)
+        words.append(f"at {rate:g} of {gains}{diverging(ends)}")
+    return trend(context, all_of(outcomes), f"{BASELINE} training ahead, in points: " + "; ".join(words), PAIRED)

@@ -47,8 +47,8 @@ MEANINGS = {  # of names, and of parts of names; docs/glossary.md says more
     "ASP": "ASP: asynchronous data parallelism, whose workers hold all stages and wait for none",
     "XPipe": "XPipe: prediction by Adam's moments, whatever the optimizer",
 }
-LAST = "A method that diverges with some seed stands below all that do not."
-PAIRED = f"a run that diverges is below any that does not; {SEEDS}"
+LAST = "Methods that diverge with some seed are listed below all that do not."
+PAIRED = f"a run that diverges ranks below any that does not; {SEEDS}"
 
 
 def base_of(arm: str) -> str:
@@ -107,9 +107,9 @@ def unlearned(context: Context) -> list[str]:
         return []
     translates = any(best_bleu(log) is not None for log in context.logs())
     if not translates:
-        return [f"Do not learn, ending less than a tenth of the way from chance to all right: {arms}."]
-    words = f"Do not learn to translate, without an evaluation that has a BLEU of {LEAST_BLEU:g}: {arms}. "
-    return [words + "A few words, the same whatever the sentence, have some accuracy of words, too."]
+        return [f"Runs that do not learn (they end less than a tenth of the way from chance to 100 %): {arms}."]
+    words = f"Runs that do not learn to translate (no evaluation reaches a BLEU of {LEAST_BLEU:g}): {arms}. "
+    return [words + "Even a few fixed words, written for every sentence, have some accuracy of words."]
 
 
 def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
@@ -155,7 +155,7 @@ def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, 
     """
     outcomes: set[bool | None] = {a[seed] > 0 for seed in a if seed in b and (a[seed] > 0) != (b[seed] > 0)}
     seeds = ended(a, b)
-    words = "an unknown amount (there is no seed with which both end)"
+    words = "unknown (with no seed do both finish)"
     if seeds:
         gain = Difference.of({seed: a[seed] for seed in seeds}, {seed: b[seed] for seed in seeds})
         outcomes.add(gain.above())
@@ -175,7 +175,8 @@ def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, floa
     less = Difference.of(*prices)
     whole = all(value > 0 for values in every for value in values.values())
     old, new = (fmean(price.values()) for price in prices)
-    words = f"less by {less.text()}" if less.mean >= 0 else f"more by {replace(less, mean=-less.mean).text()}"
+    size = replace(less, mean=abs(less.mean)).text().lstrip("+")
+    words = f"less by {size}" if less.mean >= 0 else f"more by {size}"
     return less.above() if whole else None, (old, new), words
 
 
@@ -210,7 +211,7 @@ def compared(
     """
     ends = {arm: score(context, arm, **labels) for pair in pairs for arm in pair}
     gains = {pair: above(*(ends[arm] for arm in pair)) for pair in pairs}
-    words = ", ".join(f"{first} above {second} by {gain}" for (first, second), (_, gain) in gains.items())
+    words = "; ".join(f"{first} minus {second}: {gain}" for (first, second), (_, gain) in gains.items())
     return all_of(outcome for outcome, _ in gains.values()), words, ends
 
 
@@ -235,7 +236,7 @@ def judged_runs(
     """
     scores = {run: ends(run) for pair in pairs.values() for run in pair}
     gains = {name: above(*(scores[run] for run in pair)) for name, pair in pairs.items()}
-    words = ", ".join(f"{name} by {gain}" for name, (_, gain) in gains.items())
+    words = "; ".join(f"{name}: {gain}" for name, (_, gain) in gains.items())
     gone = diverging({named(run): values for run, values in scores.items()})
     return trend(
         context,

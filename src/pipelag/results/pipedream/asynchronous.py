@@ -86,7 +86,7 @@ def text_asp(context: Context) -> Drawn:
             f"ASP steps after each minibatch of {alone.batch} at a rate of {alone_rate:g}, PipeDream's first stage "
             f"once for {replicas[0]} of them at {rate:g}; no other rate was tried for ASP",
         ]
-    notes += [f"trained not as in the paper: {short}"] if short else []
+    notes += [f"trained differently from the paper: {short}"] if short else []
     return Drawn(table=table(rows, cols, context.result.caption, notes))
 
 
@@ -116,5 +116,5 @@ def seven_times(context: Context) -> Finding:
     ratio, printed = asp_ratio(context), context.result.reported["ratio"]
     above, below = ratio.above(printed / SPEED), ratio.below(printed * SPEED)
     holds = False if below is False else True if above and below else None
-    why = f"{ratio.text()} for {printed}x; {asp(context).text(PIPED, 'ASP')}; ASP with {workers(context)}"
-    return sized(context, holds, why, f"{SPEED_WORDS}; below that it cannot be told; {BETWEEN}", model=VGG)
+    why = f"{ratio.text()} (printed {printed}x); {asp(context).text(PIPED, 'ASP')}; ASP with {workers(context)}"
+    return sized(context, holds, why, f"{SPEED_WORDS}; below that, the claim cannot be judged; {BETWEEN}", model=VGG)

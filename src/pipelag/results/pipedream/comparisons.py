@@ -140,7 +140,7 @@ def gain_as_printed(model: str) -> Any:
         gain, printed = needed(log, ALONE_AT_A_TIME, PRINTED, model), float(context.result.reported[model])
         other = ratio(log, ALONE_AT_A_TIME, RING)
         why = f"{gain:.1f}x by {config_of(log, PRINTED)}" + (f" (a ring's cost: {other:.1f}x)" if other else "")
-        return measured(context, near(gain, printed), f"{why} for {printed:g}x", SPEED_WORDS, model=model)
+        return measured(context, near(gain, printed), f"{why}; printed {printed:g}x", SPEED_WORDS, model=model)
 
     return judged
 
@@ -195,7 +195,7 @@ def as_much_as_80(context: Context) -> Finding:
     return measured(
         context,
         abs(most - printed) <= 5,
-        f"at most {most:.0f} % for {printed} %: {gains_in_words(context, gains)}",
+        f"at most {most:.0f} % (printed {printed} %): {gains_in_words(context, gains)}",
         words,
     )
 
@@ -262,8 +262,8 @@ def as_slow_as_printed(context: Context) -> Finding:
             ours, printed = by_cluster[cluster][paper["depth"]], paper[cluster]
             which = f"{paper['depth']}, {cluster}"
             missed += [] if near(100 - ours, 100 - printed) else [which]
-            texts.append(f"{ours:.0f} % for {printed} % ({which})")
-    why = ", ".join(texts) + (f"; not so: {'; '.join(missed)}" if missed else "")
+            texts.append(f"{which}: {ours:.0f} % (printed {printed} %)")
+    why = "; ".join(texts) + (f"; outside the tolerance: {'; '.join(missed)}" if missed else "")
     return measured(context, not missed, why, f"what is left, {SPEED_WORDS}")
 
 
@@ -339,7 +339,8 @@ def over_gpipe_at_its_deepest(context: Context) -> Finding:
     """Holds if the speedup over GPipe on Cluster-B at the largest depth is the printed one, within a factor of 1.2."""
     gains, printed = over_gpipe(context), context.result.reported["over_gpipe"]
     ours = gains["most that fit, Cluster-B"]
-    return measured(context, near(ours, printed), f"{ours:.2f}x for {printed}x; all: {in_words(gains)}", SPEED_WORDS)
+    why = f"{ours:.2f}x (printed {printed}x); all: {in_words(gains)}"
+    return measured(context, near(ours, printed), why, SPEED_WORDS)
 
 
 @drawing(PAPER, "text_flexflow")

@@ -68,7 +68,7 @@ def worst_over_alone(context: Context) -> tuple[float, str]:
     for model in context.values("model"):
         stages, alone = footprints(log_of(context, model=model), model)
         worst[model] = (max(stages) / alone, max(stages), alone)
-    texts = [f"{m} {share:.2f} ({gb:.2f} for {alone:.2f} GB)" for m, (share, gb, alone) in worst.items()]
+    texts = [f"{m} {share:.2f} ({gb:.2f} GB against {alone:.2f} GB)" for m, (share, gb, alone) in worst.items()]
     return max(share for share, _, _ in worst.values()), "worst stage over data parallelism: " + ", ".join(texts)
 
 
@@ -194,7 +194,7 @@ def figure_17(context: Context) -> Drawn:
 def far_less(context: Context) -> Finding:
     """Holds if for three models the plan sends at most half of data parallelism's bytes, our reading of "far less"."""
     pairs = {m: per_sample(log_of(context, model=m), m) for m in ("GNMT-8", "GNMT-16", "VGG-16")}
-    text = ", ".join(f"{m} {b:.1f} for {a:.1f} MB" for m, (a, b) in pairs.items())
+    text = ", ".join(f"{m} {b:.1f} MB against {a:.1f} MB" for m, (a, b) in pairs.items())
     return measured(context, all(b <= 0.5 * a for a, b in pairs.values()), text, "'far less' is read as at most half")
 
 
@@ -202,7 +202,7 @@ def far_less(context: Context) -> Finding:
 def resnet_more(context: Context) -> Finding:
     """Holds if for ResNet-50 the best plan with several stages sends more bytes than data parallelism."""
     alone, several = per_sample(log_of(context, model="ResNet-50"), "ResNet-50")
-    why = f"{several:.2f} MB for {alone:.2f} MB"
+    why = f"{several:.2f} MB against {alone:.2f} MB"
     return measured(context, several > alone, why, "none: more", model="ResNet-50")
 
 
@@ -391,7 +391,7 @@ def saves_about(model: str) -> Any:
         shares, text = savings(context, model)
         printed = context.result.reported[model]
         holds = all(abs(100 * share - printed) <= 0.5 for share in shares)
-        return measured(context, holds, f"for {printed} %: {text}", PRINTED_WORDS, what="plan", model=model)
+        return measured(context, holds, f"printed {printed} %; ours: {text}", PRINTED_WORDS, what="plan", model=model)
 
     return judged
 

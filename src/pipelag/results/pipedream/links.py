@@ -18,7 +18,7 @@ from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 PAPER = "pipedream"
 ARMS = ("pipeline", "data parallelism")
 HOW = ("measured", "simulated by discrete events")
-BLOCKS = "none: every timed block counts; where some are on one side and some on the other it cannot be told"
+BLOCKS = "none: every timed block counts; where they lie on both sides, the claim cannot be judged"
 STYLES = {f"{arm}, {how}": (1 - i, j) for i, arm in enumerate(ARMS) for j, how in enumerate(HOW)}
 
 

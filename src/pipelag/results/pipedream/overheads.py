@@ -274,5 +274,5 @@ def cloud_ratios(context: Context) -> Finding:
         (row, need(cloud_ratio(context, row, "fp16"), f"{row['model']} in fp16")) for row in context.result.reported
     ]
     inside = sum(near(ratio, row["ratio"]) for row, ratio in pairs)
-    words = ", ".join(f"{row['model']} {ratio:.2f}x for {row['ratio']:g}x" for row, ratio in pairs)
+    words = ", ".join(f"{row['model']} {ratio:.2f}x (printed {row['ratio']:g}x)" for row, ratio in pairs)
     return measured(context, inside == len(pairs), f"{inside} of {len(pairs)}: {words}", SPEED_WORDS)

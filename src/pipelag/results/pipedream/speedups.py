@@ -68,21 +68,21 @@ def table_1(context: Context) -> Drawn:
     ]
     notes = [
         f"ours: simulated by discrete events, gradients sent as they become ready ({profile_note(context)})",
-        "the printed cost of summing gradients, 2(m-1)|w|/B, is m times a ring's, to which section 3.1's bytes add up "
-        "(ambiguity C4)",
+        "the printed cost of summing gradients, 2(m-1)|w|/B, is m times a ring's, which is the cost that section 3.1's "
+        "bytes give (ambiguity C4)",
         "15-1 on 4x4 cannot come from the recurrence by levels, which replicates whole servers: our partitioner also "
         "searches over all workers on one level",
         "AWD-LM: 'batch size of 80' read as 80 in all (20 on each GPU of data parallelism, 80 in the pipeline) and as "
         "80 on each; the paper's 15-1 is cut before the first linear layer, its 2-1-1 where a ring's cost is least",
-        "config: the replicas of each stage, first to last; a number alone is data parallelism, straight one worker a "
-        "stage",
+        "config: the replicas of each stage, first to last; a single number is data parallelism, straight is one "
+        "worker per stage",
     ]
     notes += [idle for entry in entries(context) for reading in READINGS if (idle := without_work(entry, reading))]
     trained = dict.fromkeys(i.arm.labels["model"] for i in context.select(what="training") if i.log is not None)
     if trained:
         short = context.shortfall(what="training")
-        words = f", but not as in the paper: {short}" if short else ""
-        notes.append(f"to target, ours: trained are {listed(list(trained))}{words}")
+        words = f", but differently from the paper: {short}" if short else ""
+        notes.append(f"to target, ours: from trainings of {listed(list(trained))}{words}")
         notes += arrivals(context, trained)
     return Drawn(table=table(entries(context, extra=True), cols, context.result.caption, notes))
 
@@ -99,7 +99,7 @@ def without_work(entry: Entry, reading: str) -> str:
     if not idle:
         return ""
     computed = f"stage {' and '.join(map(str, idle))} computes nothing"
-    return f"{entry.name}, {entry.config(reading)}: {computed}, for the recurrence has to place every worker"
+    return f"{entry.name}, {entry.config(reading)}: {computed}, because the recurrence has to place every worker"
 
 
 def profile_note(context: Context) -> str:
@@ -161,7 +161,8 @@ def same_plans(model: str) -> Any:
             configs = [str(plan_in(entry.log, reading, f"the plan of {entry.name}")["config"]) for reading in READINGS]
             rows.append([config == entry.paper["config"] for config in configs])
             texts.append(
-                f"{entry.paper['servers']}: {configs[0]} (by a ring's cost {configs[1]}) for {entry.paper['config']}"
+                f"{entry.paper['servers']}: {configs[0]} (by a ring's cost: {configs[1]}), "
+                f"printed {entry.paper['config']}"
             )
         why = "; ".join(texts) + unpublished(context, model)
         holds = agreed(*map(all, zip(*rows, strict=True)))
@@ -212,7 +213,7 @@ def too_few_layers(context: Context) -> Finding:
     if stages:
         rates = [f"{need(samples_per_second(log, plan), 'its rate'):.0f}" for plan in ("straight", ALONE)]
         pipeline = f"a straight pipeline has {len(stages)} stages, {idle} without work"
-        pipeline += f", and {rates[0]} samples/s for data parallelism's {rates[1]}"
+        pipeline += f", and {rates[0]} samples/s, where data parallelism has {rates[1]}"
     why = f"{log.summary['layers']} layers in the profile, {log.summary['workers']} workers: {pipeline}"
     return measured(context, not stages or idle > 0, why, "exact", what="plan", model="GNMT-8")
 
@@ -228,7 +229,7 @@ def epoch_speedups(context: Context) -> Finding:
         need(samples_per_second(entry.log, ALONE), entry.name)
     speeds = [(entry, speed) for entry in rows if (speed := entry.papers_plan()) is not None]
     inside = [entry.name for entry, speed in speeds if near(speed, entry.paper["epoch"])]
-    words = ", ".join(f"{entry.name} {speed:.2f}x for {entry.paper['epoch']:g}x" for entry, speed in speeds)
+    words = ", ".join(f"{entry.name} {speed:.2f}x (printed {entry.paper['epoch']:g}x)" for entry, speed in speeds)
     without = [f"{entry.name} has too few layers for it" for entry in rows if entry.papers_plan() is None]
     which = f" ({', '.join(inside)})" if inside else ""
     why = "; ".join([f"{len(inside)} of {len(rows)} of the paper's plans{which}: {words}", *without])

@@ -240,7 +240,7 @@ def headline_tta(context: Context) -> Drawn:
     ]
     short = context.shortfall(what="training")
     notes = ["the paper's configurations: epochs as trained, time per epoch as simulated; S2VT is not trained"]
-    notes += [f"trained not as in the paper: {short}"] if short else []
+    notes += [f"trained differently from the paper: {short}"] if short else []
     notes += arrivals(context, [model for models in TASKS.values() for model in models])
     return Drawn(table=table(context.result.reported.items(), cols, context.result.caption, notes))
 
@@ -256,7 +256,7 @@ def as_fast(task: str) -> Any:
         return sized(
             context,
             holds,
-            f"{why}; for {printed}x",
+            f"{why}; printed {printed}x",
             f"over seeds, {SPEED_WORDS}; {BETWEEN}",
             what="training",
             model=model,

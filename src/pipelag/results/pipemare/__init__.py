@@ -1,4 +1,8 @@
-"""Figures, tables and claims of *PipeMare*; importing this package registers them."""
+"""Figures, tables and claims of *PipeMare* (importing this package registers them).
+
+The paper's remedies, as arms are named after them: T1, learning rates rescheduled by delay; T2, discrepancy
+correction; W, synchronous warm-up epochs. P is the number of stages, N that of microbatches per minibatch.
+"""
 
 from pipelag.results.pipemare import (  # noqa: F401
     ablation,
@@ -14,6 +18,7 @@ from pipelag.results.pipemare import (  # noqa: F401
     recomputation,
     regression,
     schedules,
+    segments,
     sensitivity,
     settings,
     stages,

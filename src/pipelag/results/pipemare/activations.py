@@ -1,4 +1,4 @@
-"""Figure 9, tables 4 and 5, and the costs of T2 and recomputation, counted in schedules and in training steps."""
+"""Figure 9, tables 4 and 5, and the costs of T2 and of recomputation: counted over schedules and in training steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAPER = "pipemare"
 
 @drawing(PAPER, "figure_9")
 def figure_9(context: Context) -> Drawn:
-    """A bar per stage: the activations it caches with recomputation, and those added without."""
+    """A bar per stage: the activations that it caches with recomputation, and how many more it caches without."""
     log = context.log()
     if log is None:
         return not_logged("the counts have no log")
@@ -34,15 +34,15 @@ def figure_9(context: Context) -> Drawn:
 
 
 def heads(row: dict[str, Any]) -> list[bool]:
-    """For each stage, whether it begins a segment."""
+    """For each stage, whether it is the head of a segment: its first stage."""
     return [stage % row["segment"] == 0 for stage in range(row["stages"])]
 
 
 @judge(PAPER, "figure_9", "heads_only")
 def heads_only(context: Context) -> Finding:
-    """Holds if segment heads cache as much as without recomputation, and all others less than twice a segment's stages.
+    """Holds if segment heads cache as many activations with recomputation as without, and all other stages few.
 
-    A queue is long if it grows with the pipeline; the others stay within their segment's round trip.
+    Few is below twice the stages of a segment, its round trip: such a queue does not grow with the pipeline.
     """
     (row,) = log_of(context).rows
     first = [held for held, head in zip(row["with"], heads(row), strict=True) if head]
@@ -55,7 +55,7 @@ def heads_only(context: Context) -> Finding:
 
 @judge(PAPER, "figure_9", "sum_far_below")
 def sum_far_below(context: Context) -> Finding:
-    """Holds if the sum over stages with recomputation is at most half of that without, our reading of "far below"."""
+    """Holds if all stages together cache at most half as many activations with recomputation as without."""
     (row,) = log_of(context).rows
     text = f"{sum(row['with'])} against {sum(row['without'])}"
     return exact(sum(row["with"]) <= sum(row["without"]) / 2, text, "far below: at most half")
@@ -63,9 +63,10 @@ def sum_far_below(context: Context) -> Finding:
 
 @judge(PAPER, "figure_9", "as_appendix")
 def as_appendix(context: Context) -> Finding:
-    """Holds if every stage caches the number of activations in the appendix, with and without recomputation.
+    """Holds if every stage caches exactly as many activations as the appendix prints.
 
-    An activation that is computed 2(S-j) cycles ahead is held in the first and the last of them too, 2(S-j)+1 in all.
+    The j-th stage of a segment of S recomputes 2(S-j) cycles before its gradient arrives. It holds the activations in
+    the first and in the last of these cycles, so that 2(S-j)+1 are cached.
     """
     (row,) = log_of(context).rows
     P, S = row["stages"], row["segment"]
@@ -76,12 +77,12 @@ def as_appendix(context: Context) -> Finding:
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The exponent of growth for large sizes: the slope of the last step in log-log."""
+    """The exponent by which values grow at large sizes: the slope of the last step in log-log coordinates."""
     return log2(values[-1] / values[-2]) / log2(sizes[-1] / sizes[-2])
 
 
 def exponents(context: Context, what: str) -> tuple[float, float]:
-    """The exponents of growth with P or N, (without, with) recomputation."""
+    """Growth exponents of the cached activations over P or over N: (without, with) recomputation."""
     rows = log_of(context, what=what).rows
     sizes = [row["microbatches"] or row["stages"] for row in rows]
     without, mended = (exponent(sizes, [sum(row[key]) for row in rows]) for key in ("without", "with"))
@@ -107,7 +108,10 @@ def table_4(context: Context) -> Drawn:
 
 
 def exponents_of(context: Context, mode: str) -> Finding:
-    """Whether the counts grow with the printed exponents, within 0.05: lower orders are left at these sizes."""
+    """Judge whether the counts grow with the printed exponents, to 0.05.
+
+    The tolerance is for terms of lower order, which counts at finite sizes still contain.
+    """
     row = next(row for row in context.result.reported if row["mode"] == mode)
     ours = exponents(context, mode)
     holds = abs(ours[0] - row["without"]) <= 0.05 and abs(ours[1] - row["with"]) <= 0.05
@@ -117,24 +121,24 @@ def exponents_of(context: Context, mode: str) -> Finding:
 
 @judge(PAPER, "table_4", "stages_exponent")
 def stages_exponent(context: Context) -> Finding:
-    """Holds if PipeMare's activations grow with P as printed (`exponents_of`)."""
+    """Holds if PipeMare's exponents over P are the printed ones (`exponents_of`)."""
     return exponents_of(context, "PipeMare")
 
 
 @judge(PAPER, "table_4", "microbatches_exponent")
 def microbatches_exponent(context: Context) -> Finding:
-    """Holds if GPipe's activations grow with N as printed (`exponents_of`)."""
+    """Holds if GPipe's exponents over N are the printed ones (`exponents_of`)."""
     return exponents_of(context, "GPipe")
 
 
 def ratios(context: Context) -> dict[int, float]:
-    """Cached activations with recomputation over those without, summed over stages, by the number of stages."""
+    """Activations cached with recomputation over those without, summed over the stages, by number of stages."""
     return {row["stages"]: sum(row["with"]) / sum(row["without"]) for row in log_of(context).rows}
 
 
 @drawing(PAPER, "table_5")
 def table_5(context: Context) -> Drawn:
-    """The printed ratios of activations with and without recomputation, beside our counts."""
+    """The printed ratios, 1/sqrt(P) and the counted ratios."""
     counted = ratios(context) if context.log() else {}
     cols = [
         Col("Task", "dataset"),
@@ -151,7 +155,7 @@ def table_5(context: Context) -> Drawn:
 
 @judge(PAPER, "table_5", "one_over_root")
 def one_over_root(context: Context) -> Finding:
-    """Holds if every printed ratio is the counted one, within half a unit of its last digit."""
+    """Holds if each printed ratio is the counted one, to half a unit of its last digit."""
     by_stages = ratios(context)
     right = [row for row in context.result.reported if abs(by_stages[row["stages"]] - row["with"]) <= 5e-4]
     text = "counted " + ", ".join(f"P = {P}: {value:.3f} (1/sqrt(P) {P**-0.5:.3f})" for P, value in by_stages.items())
@@ -159,7 +163,7 @@ def one_over_root(context: Context) -> Finding:
 
 
 def added(context: Context, arm: str) -> float:
-    """T2's average as a percentage of weights, gradients and optimizer state."""
+    """How many percent T2's running average adds to weights, gradients and optimizer state."""
     plain, corrected = log_of(context, arm=arm).rows
     held = plain["weights"] + plain["gradients"] + plain["optimizer"]
     return float(100 * (corrected["average"] - plain["average"]) / held)
@@ -177,7 +181,7 @@ def t2_buffer(context: Context) -> Drawn:
 
 
 def buffer_of(context: Context, arm: str) -> Finding:
-    """Whether T2 adds the printed percentage of memory, within half a unit of its last digit."""
+    """Judge whether T2 adds the printed percent, to half a percent."""
     value = added(context, arm)
     text = f"{value:.1f} % of the weights, gradients and state that a training step holds"
     return exact(abs(value - context.result.reported[arm]) <= 0.5, text, "half a unit of the last printed digit")
@@ -185,18 +189,18 @@ def buffer_of(context: Context, arm: str) -> Finding:
 
 @judge(PAPER, "text_t2_memory", "third")
 def third(context: Context) -> Finding:
-    """Holds if T2 adds the printed percentage with SGD and momentum (`buffer_of`)."""
+    """Holds if T2 adds the printed percent to SGD with momentum (`buffer_of`)."""
     return buffer_of(context, "SGD with momentum")
 
 
 @judge(PAPER, "text_t2_memory", "quarter")
 def quarter(context: Context) -> Finding:
-    """Holds if T2 adds the printed percentage with Adam (`buffer_of`)."""
+    """Holds if T2 adds the printed percent to Adam (`buffer_of`)."""
     return buffer_of(context, "Adam")
 
 
 def share(context: Context, arm: str) -> tuple[float, float]:
-    """The second forward's percentage of all operations, and a backward's operations over a forward's."""
+    """(percent of all operations that a second forward takes, operations of a backward over those of a forward)."""
     (row,) = log_of(context, arm=arm).rows
     return 100 * row["forward"] / (2 * row["forward"] + row["backward"]), row["backward"] / row["forward"]
 
@@ -220,7 +224,7 @@ def compute_share(context: Context) -> Drawn:
 
 @judge(PAPER, "text_recompute_compute_share", "a_quarter")
 def a_quarter(context: Context) -> Finding:
-    """Holds if recomputation takes the printed share of counted operations within half a percent, on every model."""
+    """Holds if recomputation takes the printed share of the counted operations, to half a percent, for every model."""
     shares = {arm: share(context, arm) for arm in context.values("arm")}
     text = ", ".join(f"{arm} {value:.2f} %, a backward {times:.2f} forwards" for arm, (value, times) in shares.items())
     printed = context.result.reported["share_percent"]

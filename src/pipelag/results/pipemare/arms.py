@@ -1,4 +1,4 @@
-"""Questions that claims ask about arms: whether one diverged, is above another or about zero; and grids of arms."""
+"""Questions that claims ask of arms: whether one diverged, is above another or about zero; and the arms of a grid."""
 
 from __future__ import annotations
 
@@ -33,19 +33,24 @@ def higher(
     tasks: Sequence[str] = ("images", "translation"),
     **labels: str,
 ) -> Finding:
-    """The finding on the trend that an arm is above another on every task, paired over seeds.
+    """Judge a trend: one arm is above another on every task, over the runs with these labels.
 
-    measure: the score that is compared, by default the best one. what: its name. labels: select the runs.
+    Args:
+        arm: the arm that should be above.
+        than: the arm that should be below.
+        measure: gives an arm's scores by seed.
+        what: what the sentence calls the measure.
+        tasks: those to compare on.
     """
     texts, holds = [], []
     for task in tasks:
         scores = [measure(context, task=task, arm=name, **labels) for name in (arm, than)]
         step = Difference.of(*scores)
         holds.append(step.above())
-        shared = set.intersection(*map(set, scores))  # the seeds that are compared
+        shared = set.intersection(*map(set, scores))  # the means are of the seeds that are compared
         means = [fmean(by_seed[seed] for seed in shared) for by_seed in scores]
         text = f"{task}: {arm} {means[0]:.1f}, {than} {means[1]:.1f}, a difference of {step.text()}"
-        # A mean over the epochs already includes the last evaluation.
+        # A mean over the epochs already counts every evaluation.
         end = f", {at_the_end(context, arm, than, task=task, **labels)}" if measure is best else ""
         texts.append(text + end)
     labels |= {"task": tasks[0]} if len(tasks) == 1 else {}
@@ -53,18 +58,18 @@ def higher(
 
 
 def grid(context: Context, key: str, task: str) -> list[str]:
-    """The arms of a parameter's grid on a task, sorted by its value."""
+    """The arms that vary one parameter (`key`, such as "D") on a task, in the order of its values."""
     arms = [arm for arm in context.values("arm") if arm.startswith(f"{key} =") and context.select(arm=arm, task=task)]
     return sorted(arms, key=number)
 
 
 def number(arm: str) -> float:
-    """The value in the name of an arm such as "D = 0.1" or "K = 10/200", which is 10."""
+    """The value in an arm's name: 0.1 for "D = 0.1", 10 for "K = 10/200"."""
     return float(arm.split("= ")[1].split("/")[0])
 
 
 def about_zero(context: Context, arm: str, task: str) -> Finding:
-    """Whether an arm's best BLEU, averaged over seeds, rounds to 0."""
+    """Judge whether an arm's best BLEU, averaged over seeds, rounds to 0."""
     scores = best(context, task=task, arm=arm)
     text = f"best BLEU {outcomes(context, task=task, arm=arm)}"
     return sized(context, fmean(scores.values()) < 0.5, text, "about 0: rounds to 0 BLEU", task=task)

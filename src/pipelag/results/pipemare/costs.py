@@ -1,4 +1,4 @@
-"""The costs of a pipeline: utilisation and memory, from logged schedules and counted weights and optimizer state."""
+"""What a pipeline costs: utilisation and memory, from logged schedules and from counted weights and optimizer state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pipelag.results.verdict import NotLogged, log_of
 
 Rows = Sequence[Mapping[str, Any]]
 OPTIMIZER = {task: "SGD with momentum" if task in ("images", "ImageNet") else "Adam" for task in TASK_OF.values()}
-SHARED = ("target embedding", "output")  # layers of WMT17's Transformer that share the first embedding's weights
+SHARED = ("target embedding", "output")  # in WMT17's Transformer these reuse the first embedding's weights
 BYTES = 4  # float32
 
 
 def or_none(value: Callable[[], float]) -> float | None:
-    """A number, or None if it has no log."""
+    """The number, or None where its log is missing."""
     try:
         return value()
     except NotLogged:
@@ -30,25 +30,25 @@ def or_none(value: Callable[[], float]) -> float | None:
 
 
 def pipelines(context: Context, **labels: str) -> list[dict[str, Any]]:
-    """The rows of the logged pipelines with these labels, one per method, P and N."""
+    """The logged pipelines with these labels: a row per method, P and N."""
     return log_of(context, **({"task": "pipeline"} | labels)).rows
 
 
 def pipeline(context: Context, method: str, **labels: str) -> dict[str, Any]:
-    """The row of a method's pipeline with these labels."""
+    """The logged pipeline of a method."""
     return next(row for row in pipelines(context, **labels) if row["method"] == method)
 
 
 def gpipe(context: Context, dataset: str) -> dict[str, Any]:
-    """GPipe's pipeline on a data set, with its own microbatches if the paper gives it smaller ones."""
+    """GPipe's pipeline on a data set; where the paper gives GPipe smaller microbatches of its own, with these."""
     items = context.select(dataset=dataset, task="pipeline", arm="GPipe")
     return pipeline(context, "GPipe", dataset=dataset, arm="GPipe" if items else "pipeline")
 
 
 def held(context: Context, task: str) -> tuple[float, float]:
-    """Memory in multiples of the weights', counted in a training step.
+    """What a training step holds and what T2 adds to it, counted in a step, both in multiples of the weights' size.
 
-    Returns that of weights, gradients and optimizer state, and what T2 adds.
+    What a step holds without T2 are weights, gradients and optimizer state.
     """
     plain, corrected = log_of(context, what="copies", arm=OPTIMIZER[task]).rows
     base = plain["weights"] + plain["gradients"] + plain["optimizer"]
@@ -56,22 +56,25 @@ def held(context: Context, task: str) -> tuple[float, float]:
 
 
 def layers_of(context: Context, dataset: str) -> list[int]:
-    """The parameters of each operator with weights in a data set's model, in topological order."""
+    """Parameters of each weighted operator of a data set's model, in topological order; shared weights count once."""
     rows = log_of(context, task="weights", **({"dataset": dataset} if context.values("dataset") else {})).rows
     shared = SHARED if dataset == "WMT17" else ()
     return [row["parameters"] for row in rows if row["name"] not in shared]
 
 
 def stage_weights(layers: Sequence[int], stages: int) -> list[int]:
-    """The parameters of each stage, with the layers split evenly in their order (section 4.1)."""
+    """Parameters of each stage where the layers are dealt out evenly in their order (section 4.1)."""
     bounds = [0, *evenly(stages, len(layers)), len(layers)]
     return [sum(layers[a:b]) for a, b in pairwise(bounds)]
 
 
 def memory(context: Context, method: str, task: str, row: Mapping[str, Any], layers: Sequence[int]) -> float:
-    """Weight and optimizer memory in numbers of values: weights, gradients, state, T2's average and stashed versions.
+    """Weight and optimizer memory of a method, in sizes of one parameter.
 
-    row: the method's pipeline, with the number of copies that each stage holds. layers: parameters per layer.
+    It counts what a training step holds, T2's average and PipeDream's stashed versions.
+
+    Args:
+        row: the method's pipeline; its `copies` are the weight versions of each stage.
     """
     base, average = held(context, task)
     weights = stage_weights(layers, row["stages"])
@@ -80,7 +83,7 @@ def memory(context: Context, method: str, task: str, row: Mapping[str, Any], lay
 
 
 def memory_of(context: Context, dataset: str, method: str) -> float:
-    """A method's weight and optimizer memory on a data set, over GPipe's."""
+    """Weight and optimizer memory of a method on a data set, over GPipe's."""
     task, layers = TASK_OF[dataset], layers_of(context, dataset)
     kind = "PipeMare" if method == "PipeMareW" else method
     row = pipeline(context, kind, dataset=dataset, arm="pipeline")
@@ -88,26 +91,26 @@ def memory_of(context: Context, dataset: str, method: str) -> float:
 
 
 def megabytes(context: Context, dataset: str) -> float:
-    """GPipe's weight and optimizer memory on a data set in MiB."""
+    """GPipe's weight and optimizer memory on a data set, in MiB (2^20 bytes)."""
     return BYTES * held(context, TASK_OF[dataset])[0] * sum(layers_of(context, dataset)) / 2**20
 
 
 def goal(context: Context, task: str, sync: str = "Sync", **labels: str) -> float:
-    """The target score: the same share of our synchronous best as the paper's target is of its synchronous best."""
+    """The target score: the same share of the best synchronous score here as the paper's target is of its own best."""
     dataset = next(name for name, value in TASK_OF.items() if value == task)
     paper_best, paper_target = context.result.options["targets"][dataset]
     return float(paper_target / paper_best * fmean(best(context, task=task, arm=sync, **labels).values()))
 
 
 def reach(context: Context, task: str, target: float) -> str:
-    """A target score in words, with its share of the synchronous best."""
+    """A target score in words, with the share of synchronous training's best that it is, here as in the paper."""
     paper_best, paper_target = context.result.options["targets"][DATASET_OF[task]]
     share = 100 * paper_target / paper_best
     return f"{target:.1f}, the {share:.1f} % of Sync's best that the paper's target is of its own"
 
 
 def unreached(context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sync", **labels: str) -> str:
-    """Why a task has no amortised utilisation although its runs are logged; empty if it has one, or no logs."""
+    """Why a task has no amortised utilisation although its runs are logged; empty where it has one or has no logs."""
     try:
         target = goal(context, task, sync, **labels)
         runs = runs_of(context, task=task, arm=arm, **labels)
@@ -124,15 +127,20 @@ def unreached(context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sy
 
 
 def arrival(item: Item, target: float) -> Arrival:
-    """When a run reaches a score, in epochs."""
+    """When a run first has a score of at least the target, in epochs."""
     return Arrival.of(evaluations(log_in(item)), lambda row: value_of(row) >= target)
 
 
 def amortised(context: Context, alone: float, target: float, **labels: str) -> dict[int, float]:
-    """The utilisation by seed of training with synchronous warm-up epochs, until a target score (section 4).
+    """Utilisation by seed of runs that begin with synchronous warm-up epochs, until a target score (section 4).
 
-    (E_async + E_sync) / (E_async + E_sync / Util_sync), with Util_sync as `alone`. Raises `NotLogged` if a run never
-    reaches the target.
+    It is (E_async + E_sync) / (E_async + E_sync / Util_sync).
+
+    Args:
+        alone: Util_sync.
+
+    Raises:
+        NotLogged: a run never reaches the target.
     """
     utilisations = {}
     for seed, item in runs_of(context, **labels).items():
@@ -145,9 +153,9 @@ def amortised(context: Context, alone: float, target: float, **labels: str) -> d
 
 
 def normalised(item: Item, alone: float) -> list[tuple[float, float]]:
-    """Pairs (time, score) of a run's evaluations.
+    """(time, score) of a run's evaluations, in epochs of a fully used pipeline.
 
-    Time is in epochs of a fully used pipeline, so a synchronous epoch takes 1/Util_sync. alone: Util_sync.
+    A synchronous epoch takes 1/Util_sync of these; `alone` is Util_sync.
     """
     warm = epochs_of(item, "gpipe")
     return [
@@ -157,7 +165,7 @@ def normalised(item: Item, alone: float) -> list[tuple[float, float]]:
 
 
 def epochs_of(item: Item, method: str) -> float:
-    """The number of epochs that a run trains with a method before it changes to another."""
+    """How many epochs a run trains with a method before it changes to another; 0 where it begins with another."""
     rows = evaluations(log_in(item))
     if not rows:
         return 0.0

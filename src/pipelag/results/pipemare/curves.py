@@ -1,4 +1,4 @@
-"""Scores of runs against epochs: the rows, the chart, and the figures with a line per arm."""
+"""Scores against epochs: the rows, the chart, and the figures with a line per arm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipelag.results.pipemare.quality import evaluations, metric, reasons, title
 PAPER = "pipemare"
 STYLES = {
     "Sync": (colours.BASELINE, 0),
-    "T1": (colours.TWO_BW, 1),  # free here, as PipeMare's figures do not show PipeDream-2BW
+    "T1": (colours.TWO_BW, 1),  # free here: PipeMare's figures have no PipeDream-2BW
     "T1+T2": (colours.PIPEMARE, 2),
     "T1+T2+W": (colours.PIPEMARE_W, 3),
     "no correction": (colours.UNMENDED, 1),
@@ -26,16 +26,16 @@ STYLES = {
 
 
 def task_of(item: Item) -> str:
-    """The task in a run's labels, or an empty string."""
+    """The task in a run's labels; empty where they name none."""
     return item.arm.labels.get("task", "")
 
 
 def learning(
     context: Context, name: Callable[[Item], str] = lambda item: item.arm.labels["arm"], **labels: str
 ) -> list[dict[str, Any]]:
-    """A row per evaluation of the runs with these labels: panel (task and model), line, seed, epoch and score.
+    """A row per evaluation of the runs with these labels.
 
-    `switch` is the epoch at which the first of several phases ends. name: the name of a run's line.
+    A row's `panel` names task and model, its `switch` the epoch at which the first of several phases ends.
     """
     rows = []
     for item in context.select(**labels):
@@ -56,7 +56,7 @@ def nothing(context: Context) -> Drawn:
 
 
 def compared(context: Context, **labels: str) -> list[Item]:
-    """The runs with these labels, without tasks of which only synchronous training is logged."""
+    """The runs with these labels, without tasks that have logs of synchronous training only: these compare nothing."""
     items = context.select(**labels)
     tasks = {task_of(item) for item in items if item.log is not None and item.arm.labels["arm"] != "Sync"}
     return [item for item in items if item.log is None or task_of(item) in tasks]
@@ -70,13 +70,14 @@ def axes_of(rows: Sequence[dict[str, Any]]) -> dict[str, Axis]:
 def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | None = None, grids: bool = False) -> Drawn:
     """Score against epochs, a panel per task.
 
-    items: the runs in the rows, if these are not all of the result's. grids: whether each panel has its own lines
-    besides Sync, so that its colours and legend start anew.
+    Args:
+        items: the runs in the rows, where these are not all of the result's.
+        grids: each panel has lines of its own but for Sync, so that its colours and its legend begin anew.
     """
     if not rows:
         return nothing(context)
     others = [line for line in dict.fromkeys(row["line"] for row in rows) if line not in STYLES]
-    # Black is for Sync. If there are more lines than colours, no two share both their colour and their dashes.
+    # Black is Sync's. Colours repeat after 7 lines and dashes after 6, so that no two lines share both.
     number = {line: at for at, line in enumerate(others)}
     if grids:
         panels = [[row["line"] for row in rows if row["panel"] == panel] for panel in axes_of(rows)]

@@ -1,4 +1,4 @@
-"""Figures 4, 8, 12 and 19: delays without a correction, with more stages, in a deeper network, and at random."""
+"""Figures 4, 8, 12 and 19: uncorrected delays, twice as many stages, a deeper network, and random delays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pipelag.results.pipemare.quality import (
 from pipelag.results.verdict import Finding, judge
 
 PAPER = "pipemare"
-# The gaps of pairs that the paper calls matching, plus half a unit of the last digit: points, and BLEU.
+# How far apart the pairs are that the paper calls matching, plus half a unit of the last digit: points, and BLEU.
 MATCHED = {"images": 0.2 + 0.05, "translation": 0.7 + 0.05}
 
 
@@ -70,7 +70,7 @@ def figure_4(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_4", "finest_diverges")
 def finest_diverges(context: Context) -> Finding:
-    """Holds if no evaluation of any seed is above one and a half times chance, so that it diverges from the start."""
+    """Holds if no seed has an evaluation above one and a half times chance: diverged from the start."""
     arm = "no discrepancy, many more stages"
     scores = best(context, task="images", arm=arm)
     text = f"best accuracy {outcomes(context, task='images', arm=arm)}"
@@ -88,7 +88,7 @@ def plain_does_not(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "discrepancy_diverges")
 def discrepancy_diverges(context: Context) -> Finding:
-    """Holds if every seed diverges, at the same learning rate as the arm without discrepancy."""
+    """Holds if every seed with discrepancy diverges, at the learning rate of the arm without discrepancy."""
     text = outcomes_of(context, "neither", "no discrepancy", task="images")
     rates = {
         item.arm.spec.optimizer.lr
@@ -102,7 +102,7 @@ def discrepancy_diverges(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "discrepancy_hurts")
 def discrepancy_hurts(context: Context) -> Finding:
-    """Holds if with discrepancy the best accuracy is below that without, at the same stages and rate."""
+    """Holds if the best accuracy with discrepancy is below that without, at the same stages and rate."""
     difference = below(context, "neither", "no discrepancy", task="images")
     text = f"{outcomes_of(context, 'neither', 'no discrepancy', task='images')}; a difference of {difference.text()}"
     text += f", {at_the_end(context, 'no discrepancy', 'neither', task='images')}"
@@ -111,10 +111,7 @@ def discrepancy_hurts(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "delay_hurts")
 def delay_hurts(context: Context) -> Finding:
-    """Holds if, without discrepancy, best accuracies fall from synchronous training to a stage per weight to many more.
-
-    Each step is paired over seeds.
-    """
+    """Holds if best accuracies fall from synchronous training to few stages to many more, both without discrepancy."""
     arms = ("Sync", "no discrepancy", "no discrepancy, many more stages")
     holds, steps = ordered([best(context, task="images", arm=arm) for arm in arms])
     ends = ", ".join(at_the_end(context, a, b, task="images") for a, b in pairwise(arms))
@@ -124,7 +121,7 @@ def delay_hurts(context: Context) -> Finding:
 
 @drawing(PAPER, "figure_8")
 def figure_8(context: Context) -> Drawn:
-    """Score against epochs for the runs with twice the stages (split weights)."""
+    """Scores of the runs with split weights; each panel names its numbers of stages."""
     rows: list[dict[str, Any]] = []
     items = compared(context, split="2")
     for task in ("images", "translation"):
@@ -146,7 +143,7 @@ def best_and_last(context: Context, *arms: str, **labels: str) -> str:
 
 @judge(PAPER, "figure_8", "resnet_needs_t2")
 def resnet_needs_t2(context: Context) -> Finding:
-    """Holds if T1 alone diverges with every seed (`all_diverged`)."""
+    """Holds if every seed of T1 alone diverges with split weights."""
     text = best_and_last(context, "T1", "T1+T2", task="images", **SPLIT)
     holds = all_diverged(context, task="images", arm="T1", **SPLIT)
     return sized(context, holds, text, DIVERGED, task="images", **SPLIT)
@@ -154,7 +151,7 @@ def resnet_needs_t2(context: Context) -> Finding:
 
 @judge(PAPER, "figure_8", "resnet_t2_trains")
 def resnet_t2_trains(context: Context) -> Finding:
-    """Holds if T1+T2 diverges with no seed (`none_diverged`)."""
+    """Holds if no seed of T1+T2 diverges with split weights."""
     text = best_and_last(context, "T1", "T1+T2", task="images", **SPLIT)
     holds = none_diverged(context, task="images", arm="T1+T2", **SPLIT)
     return sized(context, holds, text, DIVERGED, task="images", **SPLIT)
@@ -162,7 +159,7 @@ def resnet_t2_trains(context: Context) -> Finding:
 
 @judge(PAPER, "figure_8", "transformer_needs_t2")
 def transformer_needs_t2(context: Context) -> Finding:
-    """Holds if T1's best BLEU is below half of T1+T2's, our reading of "much lower", paired over seeds."""
+    """Holds if T1's best BLEU is at most half of T1+T2's with split weights; this is how "much lower" is read."""
     with_t2, t1_alone = (best(context, task="translation", arm=arm, **SPLIT) for arm in ("T1+T2", "T1"))
     half = Difference.of({seed: value / 2 for seed, value in with_t2.items()}, t1_alone)
     text = outcomes_of(context, "T1", "T1+T2", task="translation", **SPLIT)
@@ -177,34 +174,36 @@ def worth(context: Context, task: str, split: str, measure: Callable[..., dict[i
 
 
 def t2_worth_more(context: Context, task: str) -> Finding:
-    """Whether T2 adds more to T1's best score with twice the stages than without, paired over seeds."""
+    """Holds if T2 adds more to T1's best score with split weights than without."""
     here, there = worth(context, task, "2"), worth(context, task, "1")
     step = Difference.of(here, there)
     shared = here.keys() & there.keys()
     means = [fmean(values[seed] for seed in shared) for values in (here, there)]
     text = f"T2 adds {means[0]:.1f} with twice the stages, {means[1]:.1f} without: {step.text()} more"
     end = Difference.of(*(worth(context, task, split, final) for split in ("2", "1")))
-    text += f", by the last evaluation {end.text()}"
+    text += f", at the last evaluation {end.text()}"
     return trend(context, step.above(), text, SEEDS, task=task)
 
 
 def t1_weakens(context: Context, task: str) -> Finding:
-    """Whether T1's best score is lower with twice the stages than without, paired over seeds.
+    """Holds if the best score of T1 alone is lower with split weights than without.
 
-    This is what the paper concludes from (section 4.3). What T1 adds to no remedy cannot be compared, because with
-    twice the stages neither the paper nor we train without a remedy.
+    The paper concludes from this comparison that T1 weakens (section 4.3). What T1 adds to training without remedies
+    cannot be compared: no arm without T1 is trained with split weights.
     """
     words = [outcomes(context, task=task, arm="T1", split=split) for split in ("2", "1")]
     here, there = (best(context, task=task, arm="T1", split=split) for split in ("2", "1"))
     step = Difference.of(there, here)
     text = f"best score: T1 {words[0]} with twice the stages, {words[1]} without: {step.text()} less"
     end = Difference.of(*(final(context, task=task, arm="T1", split=split) for split in ("1", "2")))
-    text += f", by the last evaluation {end.text()}; what T1 adds is not told: twice the stages have no arm without it"
+    text += (
+        f", at the last evaluation {end.text()}; what T1 adds is unknown: with twice the stages no arm is without it"
+    )
     return trend(context, step.above(), text, SEEDS, task=task)
 
 
 def t2_speeds_up(context: Context, task: str) -> Finding:
-    """Whether with twice the stages T1+T2 is above T1 in the mean score over the epochs."""
+    """Holds if T1+T2's mean score over the epochs is above T1's with split weights."""
     return higher(context, "T1+T2", "T1", area, "mean score over the epochs", [task], **SPLIT)
 
 
@@ -216,7 +215,7 @@ for _task in ("images", "translation"):
 
 @judge(PAPER, "figure_12", "t1_diverges")
 def t1_diverges(context: Context) -> Finding:
-    """Holds if T1 diverges with every seed (`all_diverged`)."""
+    """Holds if every seed of T1 alone diverges."""
     text = f"best accuracy {outcomes_of(context, 'Sync', 'T1', 'T1+T2', task='images')}"
     return sized(context, all_diverged(context, task="images", arm="T1"), text, DIVERGED)
 
@@ -246,7 +245,11 @@ def t2_needed(context: Context) -> Finding:
 
 
 def t1_under_random_delays(context: Context, task: str) -> tuple[Difference, str]:
-    """What T1 adds to Hogwild's best score; and in words. Raises `NotLogged` if the network does not learn with T1."""
+    """What T1 adds to Hogwild's best score, and the same in words.
+
+    Raises:
+        NotLogged: the network does not learn with T1 (`judging.learned`), so its gain says nothing.
+    """
     learned(context, "Hogwild+T1", task=task, arm="Hogwild+T1")
     step = below(context, "Hogwild", "Hogwild+T1", task=task)
     end = at_the_end(context, "Hogwild+T1", "Hogwild", task=task)
@@ -254,27 +257,27 @@ def t1_under_random_delays(context: Context, task: str) -> tuple[Difference, str
 
 
 def printed_gain(context: Context, task: str) -> float:
-    """What T1 adds, by the two printed scores."""
+    """What T1 adds to Hogwild: the difference of the two scores that the paper prints."""
     reported = context.result.reported
     return float(reported["hogwild_T1"][DATASET_OF[task]] - reported["hogwild"][DATASET_OF[task]])
 
 
 @judge(PAPER, "figure_19", "cifar_t1_adds")
 def cifar_t1_adds(context: Context) -> Finding:
-    """Holds if one more pair of runs could give T1's printed gain of about 0.3 points (`Difference.matches`)."""
+    """Holds if the paper's gain, about 0.3 points, could be one more pair of our runs (`Difference.matches`)."""
     step, text = t1_under_random_delays(context, "images")
     return sized(context, step.matches(printed_gain(context, "images"), 0.01), text, ONE_MORE, task="images")
 
 
 @judge(PAPER, "figure_19", "iwslt_t1_adds")
 def iwslt_t1_adds(context: Context) -> Finding:
-    """Holds if one more pair of runs could give T1's printed gain of about 30 BLEU (`Difference.matches`)."""
+    """Holds if the paper's gain, about 30 BLEU, could be one more pair of our runs (`Difference.matches`)."""
     step, text = t1_under_random_delays(context, "translation")
     return sized(context, step.matches(printed_gain(context, "translation"), 0.1), text, ONE_MORE, task="translation")
 
 
 def t1_reaches_sync(context: Context, task: str) -> Finding:
-    """Whether Hogwild with T1 is below Sync by no more than the paper's matching pair, in best scores (`MATCHED`)."""
+    """Holds if Hogwild+T1's best score is no further below Sync's than in the pairs that the paper calls matching."""
     gap, most = below(context, "Hogwild+T1", task=task), MATCHED[task]
     text = f"{outcomes_of(context, 'Sync', 'Hogwild+T1', task=task)}; T1 {gap.text()} below"
     text += f", {at_the_end(context, 'Sync', 'Hogwild+T1', task=task)}"
@@ -288,13 +291,13 @@ for _task in ("images", "translation"):
 
 @judge(PAPER, "figure_19", "t1_helps_images")
 def t1_helps_images(context: Context) -> Finding:
-    """Holds if T1 raises the best accuracy under random delays."""
+    """Holds if T1 raises Hogwild's best accuracy, by whatever amount."""
     step, text = t1_under_random_delays(context, "images")
     return trend(context, step.above(), text, SEEDS, task="images")
 
 
 @judge(PAPER, "figure_19", "t1_helps_translation")
 def t1_helps_translation(context: Context) -> Finding:
-    """Holds if T1 raises the best BLEU under random delays."""
+    """Holds if T1 raises Hogwild's best BLEU, by whatever amount."""
     step, text = t1_under_random_delays(context, "translation")
     return trend(context, step.above(), text, SEEDS, task="translation")

@@ -1,4 +1,4 @@
-"""The abstract's claims: utilisation and memory against other pipelines, and quality against synchronous training."""
+"""What the abstract says: utilisation and memory against other pipelines, quality against synchronous training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAPER = "pipemare"
 
 @drawing(PAPER, "text_headline")
 def headline(context: Context) -> Drawn:
-    """The headline's ratios of utilisation and memory, on CIFAR-10."""
+    """Ratios of utilisation and memory on CIFAR-10."""
 
     def gain_() -> float:
         alone = pipeline(context, "GPipe")["utilisation"]
@@ -59,14 +59,18 @@ def headline(context: Context) -> Drawn:
 
 
 def pipedream_over(context: Context, average: float) -> float:
-    """PipeDream's memory on CIFAR-10 over PipeMare's. average: 1 with T2's average, 0 without."""
+    """PipeDream's memory on CIFAR-10 over PipeMare's.
+
+    Args:
+        average: how many of T2's running averages PipeMare holds: 0 with T1 alone, 1 with T1 and T2.
+    """
     base, extra = held(context, "images")
     return memory_of(context, "CIFAR10", "PipeDream") * base / (base + average * extra)
 
 
 @judge(PAPER, "text_headline", "utilisation")
 def headline_utilisation(context: Context) -> Finding:
-    """Holds if the schedules' ratio of utilisation is the formula's, and the printed 14.25 as rounded."""
+    """Holds if the schedules' utilisations have the ratio that the formula gives, and this is the printed 14.25."""
     rows = {row["method"]: row for row in pipelines(context)}
     P, N = rows["GPipe"]["stages"], rows["GPipe"]["microbatches"]
     value, formula = rows["PipeMare"]["utilisation"] / rows["GPipe"]["utilisation"], (N + P - 1) / N
@@ -77,9 +81,9 @@ def headline_utilisation(context: Context) -> Finding:
 
 @judge(PAPER, "text_headline", "memory")
 def headline_memory(context: Context) -> Finding:
-    """Holds if PipeDream's counted memory is 2.7 times, as rounded, that of PipeMare with or without T2's buffer.
+    """Holds if the counted ratio is the printed 2.7 with T1 alone or with T1 and T2.
 
-    One form is enough for a claim of "up to" (ambiguity B3).
+    "Up to" a number is met where one form of the method has that number (ambiguity B3).
     """
     ratios = [pipedream_over(context, average) for average in (0.0, 1.0)]
     text = f"{ratios[0]:.2f} times PipeMare's memory with T1 alone, {ratios[1]:.2f} times that with T1 and T2"
@@ -92,9 +96,10 @@ PAPERS_LENGTHS = "T1+T2+W, the paper's W and K"
 
 
 def variants(context: Context, task: str) -> list[str]:
-    """PipeMare's variants that a task has.
+    """The variants of PipeMare that a task is trained with.
 
-    Figure 15's variant with the paper's own lengths is among them if the scale's lengths differ.
+    Where a scale's T1+T2+W has other lengths of warm-up and annealing than the paper's, figure 15's run with the
+    paper's joins them.
     """
     arms = [arm for arm in VARIANTS if context.select(task=task, arm=arm)]
     ids = {item.arm.spec.id for item in context.select(task=task) if item.arm.labels["arm"] in arms}
@@ -103,7 +108,7 @@ def variants(context: Context, task: str) -> list[str]:
 
 
 def best_variant(context: Context, task: str) -> tuple[str, Difference]:
-    """The variant with the best mean score, and how far it is below Sync."""
+    """The variant with the highest best score, averaged over seeds, and how far it stays below Sync."""
     means = {arm: fmean(best(context, task=task, arm=arm).values()) for arm in variants(context, task)}
     arm = max(means, key=lambda name: means[name])
     return arm, below(context, arm, task=task)
@@ -111,18 +116,23 @@ def best_variant(context: Context, task: str) -> tuple[str, Difference]:
 
 @judge(PAPER, "text_quality_bound", "within")
 def within(context: Context) -> Finding:
-    """Holds if the best variant is at most 0.1 points below Sync on both image tasks (`bound`)."""
+    """Holds if the best variant's best accuracy is at most 0.1 points below Sync's on each image task."""
     return bound(context, IMAGES, POINTS, f"below by at most {EQUAL_POINTS}")
 
 
 @judge(PAPER, "text_quality_bound", "translation_matches")
 def translation_matches(context: Context) -> Finding:
-    """Holds if the best variant is less than 0.4 BLEU below Sync on both translation tasks (`bound`)."""
+    """Holds if the best variant's best BLEU is less than 0.4 below Sync's on each translation task."""
     return bound(context, ("translation", "WMT17"), BLEU, f"below by {EQUAL_BLEU}")
 
 
 def bound(context: Context, tasks: tuple[str, ...], most: float, words: str) -> Finding:
-    """Whether on each task the best variant is below Sync by at most a bound, in best scores and by whole intervals."""
+    """Judge whether, on each task, the best variant's best score is at most a bound below Sync's.
+
+    Args:
+        most: the bound.
+        words: the same in the tolerance's words.
+    """
     texts, holds = [], []
     for task in tasks:
         arm, gap = best_variant(context, task)

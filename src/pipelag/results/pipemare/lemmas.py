@@ -1,10 +1,10 @@
-"""Lemmas 1 to 4: their bounds compared with the eigenvalues of the quadratic model."""
+"""Lemmas 1 to 4: their bounds against the eigenvalues of the quadratic model; the decay of T2 (B.4)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from math import pi, sin
+from math import exp, pi, sin
 from typing import Any
 
 from pipelag.report.tables import Col, table
@@ -12,7 +12,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
 from pipelag.results.logs import RunLog
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipemare"
 
@@ -117,3 +117,51 @@ def towards_one(context: Context) -> Finding:
     worst = max(abs(row["omega"] - pi / (2 * row["tau"] + 1)) for row in rows)
     text = f"from {angles[0]:.3f} down to {angles[-1]:.4f}; off pi/(2 tau + 1) by at most {worst:.1e}"
     return exact(falling and worst < 1e-6, text, "exact, to 1e-6")
+
+
+def theory(gap: int) -> float:
+    """B.4's gamma, 1 - 2 / (tau_fwd - tau_bkwd + 1)."""
+    return 1 - 2 / (gap + 1)
+
+
+@drawing(PAPER, "text_decay")
+def text_decay(context: Context) -> Drawn:
+    """A row per pair of delays; the paper's gamma beside the one found."""
+    log = context.log()
+    cols = [
+        Col("tau_fwd - tau_bkwd", "gap"),
+        Col("tau_bkwd", "backward"),
+        Col("gamma free of Delta", "gamma", "{:.5f}"),
+        Col("1 - 2/(tau_fwd - tau_bkwd + 1)", lambda row: theory(row["gap"]), "{:.5f}"),
+        Col("D", "D", "{:.5f}"),
+        Col("exp(-2)", lambda row: exp(-2), "{:.5f}"),
+    ]
+    return Drawn(table=table(log.rows if log else [], cols, context.result.caption))
+
+
+@judge(PAPER, "text_decay", "free_of_delta")
+def free_of_delta(context: Context) -> Finding:
+    """The value and both derivatives at omega = 1, so that nothing of the second order is left."""
+    rows = log_of(context).rows
+    off = max(abs(row["gamma"] - theory(row["gap"])) for row in rows)
+    left = max(abs(row[key]) for row in rows for key in ("value", "first"))
+    text = (
+        f"over {len(rows)} pairs of delays the gamma at which the second derivative is free of Delta differs from the "
+        f"formula by at most {off:.1e}; in the value and the first derivative Delta's factor is at most {left:.1e}"
+    )
+    return exact(off < 1e-9 and left < 1e-9, text, "exact, to 1e-9")
+
+
+@judge(PAPER, "text_decay", "near_exp_minus_2")
+def near_exp_minus_2(context: Context) -> Finding:
+    """Ever nearer with growing delays, and in the end the number that the paper prints."""
+    by_gap = {row["gap"]: row["D"] for row in sorted(log_of(context).rows, key=lambda row: row["gap"])}
+    off = [abs(value - exp(-2)) for value in by_gap.values()]
+    longest = max(by_gap)
+    text = (
+        f"D is {', '.join(f'{value:.4f} at {gap}' for gap, value in by_gap.items())} updates between the delays; "
+        f"exp(-2) = {exp(-2):.4f}"
+    )
+    nearer = all(a > b for a, b in pairwise(off))
+    holds = nearer and abs(by_gap[longest] - context.result.reported["D"]) <= 5e-4
+    return exact(holds, text, "ever nearer to exp(-2); the longest within half a unit of the printed digits")

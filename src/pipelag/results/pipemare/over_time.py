@@ -1,4 +1,4 @@
-"""Figures 11 and 15: scores against epochs and time, on the large data sets and by the length of the warm-up."""
+"""Figures 11 and 15: scores against epochs and against time, on the large data sets and by length of warm-up."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ ALONG = {"epochs": "epochs", "time": "time (epochs of a fully used pipeline)"}
 
 
 def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[str], Any]) -> Drawn:
-    """Score against epochs and against normalised time, two panels per task. order: the sort key of arms."""
+    """Score against epochs and against normalised time, two panels per task.
+
+    Args:
+        order: the key by which arms are sorted.
+    """
     rows: list[dict[str, Any]] = []
     x: dict[str, Axis] = {}
     y: dict[str, Axis] = {}
@@ -75,21 +79,21 @@ def figure_11(context: Context) -> Drawn:
 
 @drawing(PAPER, "figure_15")
 def figure_15(context: Context) -> Drawn:
-    """Translation by warm-up epochs; the synchronous baseline, which is all warm-up, comes first."""
+    """IWSLT14 by the number of warm-up epochs; the synchronous baseline, all warm-up, comes first."""
     return epochs_and_time(context, ("translation",), lambda arm: -1 if arm == "Sync" else number(arm))
 
 
 @judge(PAPER, "figure_11", "imagenet_accuracy")
 def imagenet_accuracy(context: Context) -> Finding:
-    """Holds if PipeDream's best accuracy on ImageNet is below PipeMare's, the same test as for table 2."""
+    """Holds if PipeDream's best accuracy on ImageNet is below PipeMare's, as in table 2."""
     return imagenet_pipedream_below(context)
 
 
 @judge(PAPER, "figure_11", "imagenet_speed")
 def imagenet_speed(context: Context) -> Finding:
-    """Holds if PipeMare is above PipeDream in the mean accuracy over the epochs, a measure of speed.
+    """Holds if PipeMare's mean accuracy over the epochs is above PipeDream's.
 
-    Both run at full utilisation, so epochs measure time.
+    Epochs stand for time here, as both methods run at full utilisation.
     """
     gap = Difference.of(*(area(context, task="ImageNet", arm=arm) for arm in ("T1+T2", "PipeDream")))
     text = f"mean accuracy over the epochs: PipeMare above PipeDream by {gap.text()}"
@@ -98,7 +102,7 @@ def imagenet_speed(context: Context) -> Finding:
 
 @judge(PAPER, "figure_11", "imagenet_warmup")
 def imagenet_warmup(context: Context) -> Finding:
-    """Holds if PipeMareW's best accuracy is at most 0.1 points below GPipe's, after the same number of epochs."""
+    """Holds if PipeMareW's best accuracy is at most 0.1 points below GPipe's after the same number of epochs."""
     gap = below(context, "T1+T2+W", task="ImageNet")
     ends = {
         arm: {last_evaluation(log_in(item))["epoch"] for item in runs_of(context, task="ImageNet", arm=arm).values()}
@@ -112,13 +116,13 @@ def imagenet_warmup(context: Context) -> Finding:
 
 @judge(PAPER, "figure_11", "pipedream_near_zero")
 def pipedream_near_zero(context: Context) -> Finding:
-    """Holds if PipeDream's best BLEU on WMT17 rounds to 0 (`about_zero`)."""
+    """Holds if PipeDream's best BLEU on WMT17, averaged over seeds, rounds to 0."""
     return about_zero(context, "PipeDream", "WMT17")
 
 
 @judge(PAPER, "figure_11", "wmt_warmup")
 def wmt_warmup(context: Context) -> Finding:
-    """Holds if PipeMareW's best BLEU on WMT17 is not below GPipe's, by the whole interval."""
+    """Holds if PipeMareW's best BLEU is not below GPipe's."""
     gap = below(context, "T1+T2+W", task="WMT17")
     text = f"{outcomes_of(context, 'Sync', 'T1+T2+W', task='WMT17')}; {gap.text()} below"
     text += f", {at_the_end(context, 'Sync', 'T1+T2+W', task='WMT17')}"
@@ -126,9 +130,10 @@ def wmt_warmup(context: Context) -> Finding:
 
 
 def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, Arrivals], float]:
-    """The arms sorted by W, their arrivals at the target score, and that score.
+    """The arms by W, when the runs of each reach the target score, and this score.
 
-    Raises `NotLogged` if no run reaches it.
+    Raises:
+        NotLogged: no run of any arm reaches it, so that nothing can be told.
     """
     arms, target = grid(context, "W", "translation"), goal(context, "translation")
     by_arm = {
@@ -142,9 +147,10 @@ def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, Arrivals], 
 
 @judge(PAPER, "figure_15", "fewer_epochs")
 def fewer_epochs(context: Context) -> Finding:
-    """Holds if the largest W reaches the target in fewer epochs than the smallest.
+    """Holds if the largest W takes fewer epochs than the smallest, and no W is told to take more than the one before.
 
-    Fails if any W is told to need more epochs than the next smaller one.
+    Neighbouring W need not be told apart. A run reaches the target score at some time between two evaluations, so that
+    a comparison counts only if it holds whenever that is.
     """
     arms, by_arm, target = epochs_by_warmup(context)
     more = [later(by_arm[b], by_arm[a]) for a, b in pairwise(arms)]
@@ -156,7 +162,7 @@ def fewer_epochs(context: Context) -> Finding:
 
 @judge(PAPER, "figure_15", "better_here")
 def better_here(context: Context) -> Finding:
-    """Holds if the largest W's best score is above the smallest's, paired over seeds."""
+    """Holds if the largest W's best BLEU is above the smallest W's."""
     arms = grid(context, "W", "translation")
     gain = Difference.of(*[best(context, task="translation", arm=arm) for arm in (arms[-1], arms[0])])
     text = f"{outcomes_of(context, *arms, task='translation')}; the last {gain.text()} above the first"
@@ -166,7 +172,10 @@ def better_here(context: Context) -> Finding:
 
 @judge(PAPER, "figure_15", "lower_utilisation")
 def lower_utilisation(context: Context) -> Finding:
-    """Holds if each larger W has a lower utilisation, amortised until the same BLEU at the paper's P and N."""
+    """Holds if each W's utilisation is below that of the next smaller one, at the paper's P and N.
+
+    Utilisation is amortised until the same BLEU for all.
+    """
     arms, _, target = epochs_by_warmup(context)
     alone = gpipe(context, "IWSLT14")["utilisation"]
     utilisations = [amortised(context, alone, target, task="translation", arm=arm) for arm in arms]

@@ -1,4 +1,4 @@
-"""Figures 5a, 6, 10 and 16: losses of the quadratic model, and its eigenvalues by step size."""
+"""Figures 5a, 6, 10 and 16: losses of the quadratic model, and its largest eigenvalue by step size."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipemare"
-HUGE = 1e12  # curves end at the first loss above it
+HUGE = 1e12  # a line ends where its loss is larger
 EIGENVALUES = "exact, eigenvalues to 1e-9"
 
 
 @drawing(PAPER, "figure_5a", "figure_6a")
 def losses(context: Context) -> Drawn:
-    """Mean loss against steps up to where it explodes: a line per arm, a panel per step size if there are several."""
+    """Mean loss against steps, a line per arm, and a panel per step size if there are several.
+
+    A line ends where its loss explodes.
+    """
     rows = []
     for item in context.items:
         for row in item.log.rows if item.log else []:
@@ -38,7 +41,7 @@ def losses(context: Context) -> Drawn:
 
 
 def growth(log: RunLog) -> float:
-    """The mean loss of the last quarter of the steps over that of the second; infinite if it stops being finite."""
+    """The mean loss of the last quarter of the steps over that of the second; infinite where a loss is not finite."""
     values = [row["loss"] for row in log.rows]
     if any(value is None for value in values):
         return float("inf")
@@ -47,9 +50,9 @@ def growth(log: RunLog) -> float:
 
 
 def bounded(log: RunLog) -> bool | None:
-    """Whether the loss stays bounded: it grows at most twofold from the second to the last quarter of the steps.
+    """Whether the loss has stopped growing: at most twofold from the second to the last quarter of the steps.
 
-    False if it grows more than tenfold; None in between.
+    False where it grows more than tenfold; None in between, where neither can be told.
     """
     value = growth(log)
     return True if value <= 2 else False if value > 10 else None
@@ -63,7 +66,7 @@ GROWTH = (
 
 @judge(PAPER, "figure_5a", "tau_10_diverges")
 def tau_10_diverges(context: Context) -> Finding:
-    """Holds if with tau = 10 the loss diverges (`bounded`), and grows a thousandfold in all, read as "quickly"."""
+    """Holds if tau = 10 diverges (`bounded`), and quickly: its loss grows a thousandfold within the steps shown."""
     log = log_of(context, arm="tau = 10")
     start, end = (fmean(part) if None not in part else float("inf") for part in ends(log))
     steps = log.rows[-1]["step"]
@@ -80,7 +83,7 @@ def ends(log: RunLog) -> tuple[list[Any], list[Any]]:
 
 @judge(PAPER, "figure_5a", "small_tau_bounded")
 def small_tau_bounded(context: Context) -> Finding:
-    """Holds if the loss stays bounded with every tau up to 7."""
+    """Holds if every arm with tau up to 7 stays bounded."""
     arms = [arm for arm in context.values("arm") if int(arm.split("=")[1]) <= 7]
     logs = {arm: log_of(context, arm=arm) for arm in arms}
     text = "growth at last: " + ", ".join(f"{arm} {growth(log):.2f}x" for arm, log in logs.items())
@@ -90,7 +93,7 @@ def small_tau_bounded(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6a", "larger_delta_diverges")
 def larger_delta_diverges(context: Context) -> Finding:
-    """Holds if at every step size shown the loss stays bounded with Delta = 0, and diverges with some larger Delta."""
+    """Holds if, at every step size shown, Delta = 0 stays bounded and some larger Delta diverges."""
     texts, holds = [], True
     for panel in context.values("panel"):
         logs = {arm: log_of(context, arm=arm, panel=panel) for arm in context.values("arm")}
@@ -102,7 +105,7 @@ def larger_delta_diverges(context: Context) -> Finding:
 
 @drawing(PAPER, "figure_6b", "figure_16")
 def radii(context: Context) -> Drawn:
-    """The largest eigenvalue against the step size, a line per variant, with the unit circle as a level."""
+    """The largest eigenvalue against alpha, a line per variant, and the unit circle."""
     rows = [
         {"variant": item.arm.labels["arm"], "alpha": row["alpha"], "radius": row["radius"]}
         for item in context.items
@@ -118,12 +121,16 @@ def radii(context: Context) -> Drawn:
 
 
 def stable(context: Context, arm: str) -> float:
-    """A variant's largest stable step size."""
+    """The largest stable step size of a variant."""
     return float(log_of(context, arm=arm).rows[0]["largest_stable"])
 
 
 def interesting(context: Context, *arms: str) -> list[tuple[float, ...]]:
-    """The largest eigenvalues of variants at the step sizes at which the first is unstable and the last is stable."""
+    """Largest eigenvalues of variants, at the step sizes where the first variant is unstable and the last is stable.
+
+    Raises:
+        NotLogged: there is no such step size, so that the range is empty.
+    """
     logs = [log_of(context, arm=arm).rows for arm in arms]
     low, high = stable(context, arms[0]), stable(context, arms[-1])
     inside = [tuple(r["radius"] for r in rows) for rows in zip(*logs, strict=True) if low <= rows[0]["alpha"] <= high]
@@ -141,9 +148,9 @@ RANGE = f"{EIGENVALUES}, where the uncorrected model is unstable and the one wit
 
 
 def lower(context: Context, worse: str, mended: str, best: str) -> Finding:
-    """Whether the correction lowers the largest eigenvalue over the interesting range.
+    """Judge whether the correction lowers the largest eigenvalue over the interesting range.
 
-    It must raise it at no step size, and lower it by more than 0.001 at some.
+    It must raise it at no step size, and lower it by more than 0.001 at one at least.
     """
     rows = interesting(context, worse, mended, best)
     count = sum(b <= a + 1e-9 for a, b, _ in rows)
@@ -153,9 +160,9 @@ def lower(context: Context, worse: str, mended: str, best: str) -> Finding:
 
 
 def nearer(context: Context, worse: str, mended: str, best: str) -> Finding:
-    """Whether the correction brings the largest eigenvalue nearer to that without discrepancy in that range.
+    """Judge whether the correction brings the largest eigenvalue nearer to the one without discrepancy, in that range.
 
-    It must take it further away at no step size, and bring it nearer on average.
+    It must take it further away at no step size, and be nearer on average.
     """
     rows = interesting(context, worse, mended, best)
     count = sum(abs(b - c) < abs(a - c) + 1e-9 for a, b, c in rows)
@@ -166,13 +173,13 @@ def nearer(context: Context, worse: str, mended: str, best: str) -> Finding:
 
 @judge(PAPER, "figure_6b", "t2_lowers")
 def t2_lowers(context: Context) -> Finding:
-    """Holds if T2 lowers the largest eigenvalue (`lower`)."""
+    """Holds if T2 with D = 0.1 lowers the largest eigenvalue (`lower`)."""
     return lower(context, "discrepancy", "T2, D = 0.1", "no discrepancy")
 
 
 @judge(PAPER, "figure_6b", "t2_nearer")
 def t2_nearer(context: Context) -> Finding:
-    """Holds if T2 brings the largest eigenvalue nearer to that without discrepancy (`nearer`)."""
+    """Holds if T2 with D = 0.1 brings the largest eigenvalue nearer to the one without discrepancy (`nearer`)."""
     return nearer(context, "discrepancy", "T2, D = 0.1", "no discrepancy")
 
 
@@ -181,19 +188,16 @@ RECOMPUTED = ("discrepancy and recompute", "corrected, D = 0.1", "no discrepancy
 
 @judge(PAPER, "figure_16", "correction_lowers")
 def correction_lowers(context: Context) -> Finding:
-    """Holds if with recomputation the correction lowers the largest eigenvalue and brings it nearer.
-
-    By `lower` and `nearer`.
-    """
+    """Holds if, with recomputation, the correction both lowers the largest eigenvalue and brings it nearer."""
     first, second = lower(context, *RECOMPUTED), nearer(context, *RECOMPUTED)
     return exact(first.holds and second.holds, f"{first.why}; {second.why}", RANGE)
 
 
 @judge(PAPER, "figure_16", "correction_widens")
 def correction_widens(context: Context) -> Finding:
-    """Holds if the correction raises the largest stable step size.
+    """Holds if the largest stable step size with recomputation is larger with the correction than without.
 
-    How near it comes to that without discrepancy is another claim.
+    How near it comes to the one without discrepancy is another claim.
     """
     worse, mended, _ = (stable(context, arm) for arm in RECOMPUTED)
     return exact(worse < mended, limits(context, *RECOMPUTED), EIGENVALUES)
@@ -201,9 +205,9 @@ def correction_widens(context: Context) -> Finding:
 
 @judge(PAPER, "figure_16", "discrepancy_raises")
 def discrepancy_raises(context: Context) -> Finding:
-    """Holds if discrepancy raises the largest eigenvalue at every step size, with and without recomputation.
+    """Holds if discrepancy raises the largest eigenvalue at every step size of the interesting range.
 
-    Over the interesting range of each.
+    This must be so both with and without recomputation, each over its own range.
     """
     texts, holds = [], True
     for arm in ("discrepancy and recompute", "discrepancy, no recompute"):
@@ -215,11 +219,11 @@ def discrepancy_raises(context: Context) -> Finding:
 
 
 JUDGED = ALL, BELOW, TRAINED = "all", "below 0", "pipelines"  # panels of figure 10 that are judged but not drawn
-SELDOM = 0.25  # the share of cases below which something happens "only occasionally"
+SELDOM = 0.25
 
 
 def over_delta(context: Context, *panels: str) -> list[dict[str, Any]]:
-    """The largest stable step sizes without a correction ("original") and with T2, a row per panel and Delta."""
+    """A row per panel and Delta, with the largest stable step sizes of the original and the T2-corrected model."""
     rows = []
     for panel in panels:
         first, second = (log_of(context, arm=arm, panel=panel).rows for arm in ("original", "T2"))
@@ -230,18 +234,18 @@ def over_delta(context: Context, *panels: str) -> list[dict[str, Any]]:
 
 
 def narrower(row: dict[str, Any]) -> bool:
-    """Whether T2 makes the largest stable step size smaller."""
+    """Whether T2 narrows the range of stable step sizes."""
     return bool(row["T2"] < row["original"] - 1e-9)
 
 
 def shown_pairs(context: Context) -> list[str]:
-    """The pairs of delays that are drawn, with the paper's first."""
+    """The pairs of delays that the figure draws, the paper's first."""
     return [panel for panel in context.values("panel") if panel not in JUDGED]
 
 
 @drawing(PAPER, "figure_10")
 def figure_10(context: Context) -> Drawn:
-    """The largest stable step size against Delta, a panel per pair of delays."""
+    """Largest stable step size against Delta, a panel per pair of delays."""
     panels = [panel for panel in shown_pairs(context) if len(context.logs(panel=panel)) == 2]
     rows = [
         {"panel": row["panel"], "variant": name, "delta": row["delta"], "alpha": row[key]}
@@ -259,7 +263,7 @@ def figure_10(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_10", "t2_wider")
 def t2_wider(context: Context) -> Finding:
-    """Holds if T2 makes the largest stable step size smaller at no Delta >= 0, at the paper's delays."""
+    """Holds if T2 narrows the stable range at no Delta from 0 on, at the paper's pair of delays."""
     rows = [row for row in over_delta(context, shown_pairs(context)[0]) if row["delta"] >= 0]
     wider = sum(not narrower(row) for row in rows)
     most = max(rows, key=lambda row: row["T2"] / row["original"])
@@ -270,7 +274,7 @@ def t2_wider(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "sometimes_worse")
 def sometimes_worse(context: Context) -> Finding:
-    """Holds if T2 makes the largest stable step size smaller at some Delta < 0, at the paper's delays."""
+    """Holds if T2 narrows the stable range at some Delta below 0, at the paper's pair of delays."""
     rows = over_delta(context, shown_pairs(context)[0])
     below = [row for row in rows if row["delta"] < 0]
     worse = [row for row in below if narrower(row)]
@@ -283,9 +287,9 @@ def sometimes_worse(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "all_pairs")
 def all_pairs(context: Context) -> Finding:
-    """Holds if T2 makes the largest stable step size smaller at no Delta >= 0, at all 820 pairs of delays.
+    """Holds if T2 narrows the stable range at no pair of delays and no Delta from 0 on, and fails if it does at any.
 
-    If pairs are missing from the log, the claim can only fail.
+    The pairs are counted: with fewer than all 820 logged, and none narrowed, nothing is told.
     """
     rows = log_of(context, panel=ALL).rows
     pairs = {(row["forward"], row["backward"]) for row in rows}
@@ -298,9 +302,10 @@ def all_pairs(context: Context) -> Finding:
 
 
 def narrowed(context: Context, forward_only: bool) -> tuple[int, int, str]:
-    """The number of cases (pairs of delays and Delta < 0) in which T2 narrows the stable range, that of all, and words.
+    """At how many combinations of delays and Delta below 0 T2 narrows the stable range, of how many; and that in words.
 
-    forward_only: count only pairs without a backward delay.
+    Args:
+        forward_only: count only pairs without a backward delay.
     """
     rows = [row for row in log_of(context, panel=BELOW).rows if row["backward"] == 0 or not forward_only]
     worse = {
@@ -313,9 +318,9 @@ def narrowed(context: Context, forward_only: bool) -> tuple[int, int, str]:
 
 @judge(PAPER, "figure_10", "seldom_worse")
 def seldom_worse(context: Context) -> Finding:
-    """Holds if T2 narrows the stable range in less than a quarter of the cases with Delta < 0 over all pairs of delays.
+    """Holds if T2 narrows the stable range in less than a quarter of all combinations of delays and Delta below 0.
 
-    The values of Delta are evenly spread over the figure's range.
+    The values of Delta are spread evenly over the figure's range.
     """
     worse, total, words = narrowed(context, forward_only=False)
     few, pairs, _ = narrowed(context, forward_only=True)
@@ -325,14 +330,17 @@ def seldom_worse(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "own_delays_worse_here")
 def own_delays_worse(context: Context) -> Finding:
-    """Holds if T2 narrows the stable range in more than half of the cases with Delta < 0 and no backward delay."""
+    """Holds if T2 narrows the stable range in more than half of these combinations without a backward delay."""
     worse, total, words = narrowed(context, forward_only=True)
     return exact(2 * worse > total, f"tau_bkwd = 0: {words}", f"most: more than half; {EIGENVALUES}")
 
 
 @judge(PAPER, "figure_10", "covers_the_delays")
 def covers_the_delays(context: Context) -> Finding:
-    """Holds if the greatest logged tau_fwd is at least the largest delay, in updates, of every trained pipeline."""
+    """Holds if no trained pipeline has a larger delay than the pairs of delays that are examined.
+
+    A pipeline's largest delay, in updates, is that of its first stage.
+    """
     rows = [row for row in log_of(context, panel=TRAINED).rows if row["method"] == "PipeMare"]
     delays = {(row["stages"], row["microbatches"]): max(row["forward_delays"]) for row in rows}
     words = ", ".join(f"{most} ({stages} stages, {micro} microbatches)" for (stages, micro), most in delays.items())

@@ -1,4 +1,4 @@
-"""The scores of PipeMare's runs by seed, accuracy on images and BLEU on translations, and their comparison."""
+"""How well PipeMare's runs have learned, by seed (accuracy on images, BLEU of translations), and comparisons of it."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ BySeed = dict[int, float]
 
 
 def equal(task: str) -> tuple[float, str]:
-    """How far apart two equal scores of a task may be, by the paper, and that in words."""
+    """How far apart two scores may be that the paper calls equal, on this task; and the same in words."""
     return (POINTS, EQUAL_POINTS) if task in IMAGES else (BLEU, EQUAL_BLEU)
 
 
 def value_of(row: Mapping[str, Any]) -> float:
-    """The score of an evaluation: BLEU, or accuracy on images in percent."""
+    """An evaluation's score: BLEU, or accuracy on images in percent."""
     return float(row.get("bleu", row["accuracy"]))
 
 
 def metric(task: str) -> str:
-    """The title of an axis for a task's score, with its unit."""
+    """What a task's score measures, with its unit, for an axis."""
     return "test accuracy (%)" if task in IMAGES else "BLEU"
 
 
 def named(labels: Mapping[str, str]) -> str:
-    """Labels in words for a sentence, with the paper's data set instead of the task."""
+    """Labels in words for a sentence; a task is named by the paper's data set."""
     first = [DATASET_OF.get(labels.get("task", ""), ""), labels.get("arm", "")]
     others = [further(key, value) for key, value in labels.items() if key not in ("task", "arm")]
     return " ".join(filter(None, [*first, *others]))
 
 
 def further(key: str, value: str) -> str:
-    """A label other than task and arm, in words; empty for the default value."""
+    """A label other than task and arm in words; empty where its value is the usual one."""
     if key == "split":
         return "with twice the stages" if value == "2" else ""
     if key == "checkpoints":
@@ -84,7 +84,11 @@ def evaluations(log: RunLog) -> list[dict[str, Any]]:
 
 
 def last_evaluation(log: RunLog) -> dict[str, Any]:
-    """The last log line with a score; raises `NotLogged` if a run diverged before its first evaluation."""
+    """The last evaluation of a run.
+
+    Raises:
+        NotLogged: the run diverged before its first evaluation.
+    """
     rows = evaluations(log)
     if not rows:
         raise NotLogged("a run diverged before its first evaluation")
@@ -92,7 +96,7 @@ def last_evaluation(log: RunLog) -> dict[str, Any]:
 
 
 def summarised(item: Item, which: str) -> float:
-    """The best or the final score in a run's summary, with its standard error; 0 if there is none."""
+    """The "best" or the "final" score of a run's summary, with its sampling error; 0 where there is none."""
     log = log_in(item)
     score = log.summary.get(which)
     if not score:
@@ -101,17 +105,20 @@ def summarised(item: Item, which: str) -> float:
 
 
 def best(context: Context, **labels: str) -> BySeed:
-    """The best scores over the epochs by seed (section 4.1), even if a run diverged later; 0 without evaluations."""
+    """Each seed's best score over the epochs (section 4.1), even if the run diverged later; 0 without evaluations."""
     return by_seed(context, lambda item: summarised(item, "best"), **labels)
 
 
 def final(context: Context, **labels: str) -> BySeed:
-    """The final scores by seed; 0 for a diverged run."""
+    """Each seed's score at the end; 0 for a run that diverged."""
     return by_seed(context, lambda item: summarised(item, "final"), **labels)
 
 
 def area(context: Context, **labels: str) -> BySeed:
-    """The mean scores over the epochs by seed, high for early convergence; after a divergence, scores count as 0."""
+    """Each seed's mean score over the epochs, high for an arm that converges early.
+
+    Evaluations that a run missed because it diverged count as 0.
+    """
 
     def value(item: Item) -> float:
         log = log_in(item)
@@ -123,13 +130,13 @@ def area(context: Context, **labels: str) -> BySeed:
 
 
 def diverged(item: Item) -> bool:
-    """Whether a run on images ended with a loss that is not finite, or with at most one and a half times chance."""
+    """Whether a run on images diverged: a loss is not finite, or it ends within one and a half times chance."""
     log = log_in(item)
     return log.diverged_at is not None or value_of(log.summary["final"]) <= CHANCE
 
 
 def outcomes(context: Context, **labels: str) -> str:
-    """The best scores in words, as mean and standard deviation, with the number and time of divergences."""
+    """Best scores in words: mean, standard deviation, how many runs diverged, and at which step the first did."""
     try:
         items = list(runs_of(context, **labels).values())
     except NotLogged as missing:
@@ -143,7 +150,7 @@ def outcomes(context: Context, **labels: str) -> str:
 
 
 def cell(context: Context, **labels: str) -> str | None:
-    """`outcomes` for a table's cell: None without a log, or "left out" for runs that the scale leaves out."""
+    """`outcomes` for a table: "left out" where the scale leaves the runs out, None where they have no log."""
     items = context.select(**labels)
     if items and all(item.arm.left_out and item.log is None for item in items):
         return "left out"
@@ -151,7 +158,7 @@ def cell(context: Context, **labels: str) -> str | None:
 
 
 def last_cell(context: Context, **labels: str) -> str | None:
-    """The final scores for a table's cell, over the runs that did not diverge; `cell` says how many did."""
+    """The scores of the last evaluations for a table, of seeds that did not diverge; `cell` counts those that did."""
     ended = [log for log in context.logs(**labels) if log.diverged_at is None]
     if not ended:
         return cell(context, **labels) if not context.logs(**labels) else "diverged"
@@ -169,45 +176,48 @@ def reasons(context: Context) -> list[str]:
 
 
 def mean_text(values: list[float]) -> str:
-    """The mean, with the standard deviation as "sd" if there are several; ± means half an interval (`Difference`)."""
+    """The mean, with the standard deviation in brackets where there are several values.
+
+    It is called sd, because ± stands for half a 95 % interval (`Difference`).
+    """
     return f"{fmean(values):.1f}" + (f" (sd {stdev(values):.1f})" if len(values) > 1 else "")
 
 
 def below(context: Context, arm: str, than: str = "Sync", **labels: str) -> Difference:
-    """By how much an arm's best score is below another's, paired over seeds."""
+    """How far an arm's best score is below another's, paired over seeds."""
     return Difference.of(best(context, arm=than, **labels), best(context, arm=arm, **labels))
 
 
 def at_the_end(context: Context, arm: str, than: str, **labels: str) -> str:
-    """By how much an arm is above another in final scores, in words, to stand beside the comparison of best scores.
+    """How far one arm's last evaluation is above another's, in words, for a sentence that compares their best scores.
 
-    It does not decide a claim. But best scores flatter an arm whose curve fluctuates, so the reader should see both.
+    It decides nothing. A best score flatters an arm whose curve goes up and down, so a reader should see both.
     """
     step = Difference.of(final(context, arm=arm, **labels), final(context, arm=than, **labels))
-    return f"by the last evaluation {step.text()}"
+    return f"at the last evaluation {step.text()}"
 
 
 def evaluated(context: Context) -> str:
-    """The number of test evaluations of the logged runs that did not diverge, in words; empty without logs."""
+    """How many test evaluations each logged run has that did not diverge, in words; empty without logs."""
     runs = [item.log for item in context.logged() if item.arm.spec.kind == "train"]
     counts = sorted({len(evaluations(log)) for log in runs if log is not None and log.diverged_at is None})
     return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else ""
 
 
 def best_of(context: Context) -> str:
-    """The title of a column of best scores."""
+    """The title of a column of best scores: of how many evaluations they are the best."""
     count = evaluated(context)
     return f"best of {count} evaluations" if count else "best evaluation"
 
 
 CHOSEN = (
-    "a best score is that of the test evaluation with the highest, as in the paper (section 4.1): of a curve that goes "
-    "up and down it lies above the end"
+    "the best score is the highest of all test evaluations, as in the paper (section 4.1): where a curve "
+    "fluctuates, it lies above the last value"
 )
 
 
 def outcomes_of(context: Context, *arms: str, **labels: str) -> str:
-    """The outcomes of arms, in words."""
+    """The outcomes of several arms, in words."""
     return ", ".join(f"{arm} {outcomes(context, arm=arm, **labels)}" for arm in arms)
 
 
@@ -231,5 +241,5 @@ def title(context: Context, task: str, stages: bool = True) -> str:
 
 
 def trained_as(context: Context, task: str) -> str:
-    """What our runs of a task train (`title`); empty if none is logged."""
+    """The `title` of what is trained for a task here; empty where nothing of it is logged."""
     return title(context, task) if any(item.log for item in context.select(task=task)) else ""

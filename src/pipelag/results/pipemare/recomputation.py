@@ -31,7 +31,7 @@ NONE = "no recomputation"
 
 
 def segments(item: Item) -> str:
-    """The number of segments into which a run divides its stages for recomputation, in words."""
+    """How many segments of stages a run recomputes, in words."""
     number = item.arm.spec.phases[-1].segments
     return f"{number} segments" if number else NONE
 
@@ -58,9 +58,9 @@ def by_checkpoints(context: Context) -> Drawn:
 
 
 def segmented(context: Context) -> str:
-    """A note on the numbers of segments that stand for the paper's numbers of checkpoints; empty if logs are missing.
+    """A sentence on how many segments stand for the paper's numbers of checkpoints; empty where logs are missing.
 
-    They differ because our segments have equal lengths and our pipelines fewer stages.
+    They differ, because segments are of one length and there are fewer stages here.
     """
     logged = [context.logged(checkpoints=count) for count in checkpoints(context)]
     if not logged or not all(logged):
@@ -73,7 +73,7 @@ def segmented(context: Context) -> str:
 
 
 def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], str]:
-    """The points of best score that recomputation costs an arm, by the number of checkpoints; and in words."""
+    """What recomputation costs an arm in its best score, by the number of checkpoints; and the same in words."""
     plain = best(context, arm=arm, task=task, checkpoints="none")
     counts = checkpoints(context)
     steps = {c: Difference.of(plain, best(context, arm=arm, task=task, checkpoints=c)) for c in counts}
@@ -81,15 +81,15 @@ def lost(context: Context, arm: str, task: str) -> tuple[dict[str, Difference], 
     ends = {c: Difference.of(last, final(context, arm=arm, task=task, checkpoints=c)) for c in counts}
     names = {c: segments(next(iter(runs_of(context, arm=arm, task=task, checkpoints=c).values()))) for c in counts}
     text = f"{arm} {outcomes(context, arm=arm, task=task, checkpoints='none')} without; below that by " + ", ".join(
-        f"{step.text()} with {names[c]}, by the last evaluation {ends[c].text()}" for c, step in steps.items()
+        f"{step.text()} with {names[c]}, at the last evaluation {ends[c].text()}" for c, step in steps.items()
     )
     return steps, text
 
 
 def matches(context: Context, arm: str, task: str) -> Finding:
-    """Whether an arm's best score with each number of checkpoints equals that without recomputation.
+    """Judge whether an arm's best score is the same with recomputation as without, for every number of checkpoints.
 
-    Equal by the paper's bound (`equal`), with the whole interval.
+    The same is what the paper calls equal (`equal`).
     """
     steps, text = lost(context, arm, task)
     bound, words = equal(task)
@@ -99,31 +99,31 @@ def matches(context: Context, arm: str, task: str) -> Finding:
 
 @judge(PAPER, "figure_17", "t1_matches")
 def t1_matches(context: Context) -> Finding:
-    """Holds if recomputation costs T1 nothing on images (`matches`)."""
+    """Holds if recomputation leaves T1's accuracy the same (`matches`)."""
     return matches(context, "T1", "images")
 
 
 @judge(PAPER, "figure_17", "t2_matches")
 def images_t2_matches(context: Context) -> Finding:
-    """Holds if recomputation costs T1+T2 nothing on images (`matches`)."""
+    """Holds if recomputation leaves T1+T2's accuracy the same (`matches`)."""
     return matches(context, "T1+T2", "images")
 
 
 @judge(PAPER, "figure_18", "t2_matches")
 def translation_t2_matches(context: Context) -> Finding:
-    """Holds if recomputation costs T1+T2 nothing on translation (`matches`)."""
+    """Holds if recomputation leaves T1+T2's BLEU the same (`matches`)."""
     return matches(context, "T1+T2", "translation")
 
 
 @judge(PAPER, "figure_18", "w_matches")
 def w_matches(context: Context) -> Finding:
-    """Holds if recomputation costs T1+T2+W nothing on translation (`matches`)."""
+    """Holds if recomputation leaves T1+T2+W's BLEU the same (`matches`)."""
     return matches(context, "T1+T2+W", "translation")
 
 
 @judge(PAPER, "figure_18", "t1_two_stay_low")
 def t1_two_stay_low(context: Context) -> Finding:
-    """Holds if T1's best BLEU with the fewest checkpoints is at most the printed bound, with every seed."""
+    """Holds if no seed's best BLEU exceeds the bound that the paper prints."""
     scores = best(context, arm="T1", task="translation", checkpoints="few")
     most = context.result.reported["T1_2_checkpoints"]
     text = f"best BLEU {mean_text(list(scores.values()))}"
@@ -132,9 +132,10 @@ def t1_two_stay_low(context: Context) -> Finding:
 
 @judge(PAPER, "figure_18", "t1_twelve_diverge")
 def t1_twelve_diverge(context: Context) -> Finding:
-    """Holds if with every seed T1 diverges in the middle of training with recomputation for the paper's 12 checkpoints.
+    """Holds if every seed diverges in the middle of its run.
 
-    That is, the loss stops being finite after a tenth of the run, or the final BLEU is under half of the best.
+    It does where a loss is not finite after a tenth of the run and before its end, or where the run ends with less
+    than half of its best BLEU.
     """
     texts, holds = [], True
     for item in runs_of(context, arm="T1", task="translation", checkpoints="some").values():
@@ -156,7 +157,7 @@ def t1_twelve_diverge(context: Context) -> Finding:
 
 @judge(PAPER, "figure_18", "correction_matters")
 def correction_matters(context: Context) -> Finding:
-    """Holds if recomputation costs T1 more BLEU than T1+T2, averaged over the numbers of checkpoints."""
+    """Holds if recomputation costs T1 more BLEU than T1+T2, on average over the numbers of checkpoints."""
 
     def cost(arm: str, measure: Callable[..., dict[int, float]] = best) -> dict[int, float]:
         plain = measure(context, arm=arm, task="translation", checkpoints="none")
@@ -168,6 +169,6 @@ def correction_matters(context: Context) -> Finding:
     step, end = Difference.of(without, with_t2), Difference.of(cost("T1", final), cost("T1+T2", final))
     text = (
         f"recomputation costs T1 {fmean(without.values()):.1f} BLEU on average, T1+T2 {fmean(with_t2.values()):.1f}: "
-        f"{step.text()} more, by the last evaluation {end.text()}"
+        f"{step.text()} more, at the last evaluation {end.text()}"
     )
     return trend(context, step.above(), text, SEEDS)

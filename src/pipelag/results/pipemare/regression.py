@@ -20,7 +20,7 @@ PAPER = "pipemare"
 
 @drawing(PAPER, "figure_5b")
 def figure_5b(context: Context) -> Drawn:
-    """Final losses over step size and delay, grey if the run diverged, with Lemma 1's bound."""
+    """Final losses over step size and delay, with Lemma 1's bound; grey where training diverged."""
     log = context.log()
     if log is None:
         return not_logged("no run is logged")
@@ -35,7 +35,7 @@ def figure_5b(context: Context) -> Drawn:
     curve = [(bounds[tau], tau) for tau in taus]
     labels = ("step size", "delay (steps)", r"$\log_{10}$ of the loss")
     finite = sorted(cell for row in cells for cell in row if isfinite(cell))
-    # A few losses next to the boundary are far larger; on their scale all others would have one colour.
+    # A few losses beside the boundary are far larger. A scale that reached them would give all others one colour.
     most = finite[int(0.98 * (len(finite) - 1))] if finite else None
     figure = heat(cells, alphas, taus, labels, curve, "Lemma 1, largest curvature", most)
     figure.axes[0].set_title(regression_on(context))
@@ -54,7 +54,10 @@ def regression_on(context: Context) -> str:
 
 
 def boundary(log: RunLog) -> list[tuple[int, float, float]]:
-    """For each tau: (tau, the largest step size below the first that diverges, Lemma 1's bound)."""
+    """(tau, largest stable step size, Lemma 1's bound) for every delay tau.
+
+    A step size is stable if training stays finite at this one and at all smaller ones of the grid.
+    """
     largest: dict[int, tuple[int, float, float]] = {}
     failed = set()
     for row in sorted(log.rows, key=lambda row: (row["tau"], row["alpha"])):
@@ -74,10 +77,10 @@ def grid_step(log: RunLog) -> float:
 
 @judge(PAPER, "figure_5b", "slope_minus_one")
 def slope(context: Context) -> Finding:
-    """Holds if the slope of the boundary in log-log, by least squares from tau = 4 on, is about -1.
+    """Holds if the boundary falls as 1/tau: slope -1 in log-log coordinates, by least squares from tau = 4 on.
 
-    The tolerance is one step of the grid over the range of delays, and 0.03 as Lemma 1's own curve is not quite
-    straight.
+    From there on Lemma 1's own curve is all but straight. The tolerance has one step of the grid over the range of
+    delays, and 0.03 for what this curve still bends.
     """
     log = log_of(context)
     points = [(tau, alpha) for tau, alpha, _ in boundary(log) if tau >= 4]
@@ -94,10 +97,10 @@ def slope(context: Context) -> Finding:
 
 @judge(PAPER, "figure_5b", "on_lemma_1")
 def on_lemma_1(context: Context) -> Finding:
-    """Holds if for every delay the boundary is on Lemma 1's bound or just above it.
+    """Holds if the boundary of every delay is on Lemma 1's bound or just above it.
 
-    The boundary lies between the last finite and the first diverging step size of the grid. The latter must not be
-    below the bound, and the former less than two steps of the grid above it.
+    The boundary lies between the last step size of the grid that stays finite and the next one, which diverges. So the
+    one that diverges must not be below the bound, and the last finite one less than two steps of the grid above it.
     """
     log = log_of(context)
     step = grid_step(log)

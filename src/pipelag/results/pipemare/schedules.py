@@ -1,4 +1,4 @@
-"""Figure 1 and table 1: the three pipelines, their delays, utilisation and weight copies, derived from schedules."""
+"""Figure 1 and table 1: delays, utilisation and weight copies of the three pipelines, derived from their schedules."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def steady(log: RunLog) -> bool:
 
 
 def log_of_method(context: Context, word: str) -> RunLog:
-    """The log of the arm whose name begins with a word."""
+    """The log of the arm whose name begins with this word."""
     return log_of(context, arm=next(arm for arm in context.values("arm") if arm.startswith(word)))
 
 
 def copies_held(log: RunLog) -> list[int]:
-    """For each stage, the greatest number of weight versions needed at a time, counted over the logged passes.
+    """Per stage, the most weight versions that are needed at one time, counted over the logged passes.
 
-    Needed are the live version, and each version that a forward has read and its backward will read again.
+    These are the live version, and those that a forward has read and that its backward will read again.
     """
     most = []
     for stage in range(1, log.summary["stages"] + 1):
@@ -65,12 +65,12 @@ def copies_held(log: RunLog) -> list[int]:
 
 
 def number_of(row: dict[str, Any]) -> int:
-    """The number of a pass's microbatch, or of its minibatch if that is not divided."""
+    """The number of a pass's microbatch, or of its minibatch where this goes through whole."""
     return int(row.get("microbatch", row["minibatch"]))
 
 
 def held(log: RunLog) -> tuple[list[int], str]:
-    """The counted copies per stage, and in words, with those that the method states if they differ."""
+    """The copies that are counted, and a sentence with them, which names other counts that the method states."""
     counted, stated = copies_held(log), log.summary["weight_copies"]
     return counted, f"copies per stage {listing(counted)}" + (
         "" if counted == stated else f", of which the method says {listing(stated)}"
@@ -79,7 +79,7 @@ def held(log: RunLog) -> tuple[list[int], str]:
 
 @judge(PAPER, "figure_1", "gpipe_bubbles_one_copy")
 def gpipe_bubbles(context: Context) -> Finding:
-    """Holds if GPipe's workers idle while the pipeline is full, and every stage needs one copy (`copies_held`)."""
+    """Holds if a worker of GPipe is idle while the pipeline is full, and each stage needs one weight copy."""
     log = log_of_method(context, "GPipe")
     copies, text = held(log)
     return exact(not steady(log) and set(copies) == {1}, f"idle {100 * log.summary['bubble']:.0f} %, {text}")
@@ -87,7 +87,7 @@ def gpipe_bubbles(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "pipedream_copies_no_bubbles")
 def pipedream_copies(context: Context) -> Finding:
-    """Holds if PipeDream's workers do not idle while the pipeline is full, and some stage needs several copies."""
+    """Holds if no worker of PipeDream is idle once the pipeline is full, and some stage needs several weight copies."""
     log = log_of_method(context, "PipeDream")
     copies, text = held(log)
     return exact(steady(log) and max(copies) > 1, f"idle once full: {'no' if steady(log) else 'yes'}, {text}")
@@ -95,19 +95,19 @@ def pipedream_copies(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "pipemare_neither")
 def pipemare_neither(context: Context) -> Finding:
-    """Holds if PipeMare's workers do not idle while the pipeline is full, and every stage needs one copy."""
+    """Holds if no worker of PipeMare is idle once the pipeline is full, and each stage needs one weight copy."""
     log = log_of_method(context, "PipeMare")
     copies, text = held(log)
     return exact(steady(log) and set(copies) == {1}, f"idle once full: {'no' if steady(log) else 'yes'}, {text}")
 
 
 def formula(P: int, N: int) -> list[int]:
-    """The delays of stages i = 1..P by the paper's formula, ceil((2(P-i)+1)/N) (appendix A.1)."""
+    """The delays ceil((2(P-i)+1)/N) of stages i = 1..P, in updates (appendix A.1)."""
     return [ceil((2 * (P - i) + 1) / N) for i in range(1, P + 1)]
 
 
 def expected(item: Item) -> dict[str, Any]:
-    """The values of appendix A.1's formulas for an arm of table 1. `more_copies` does not count the live version."""
+    """What appendix A.1's formulas give for an arm of table 1; `more_copies` are those besides the live weights."""
     P, N, arm = int(item.arm.labels["P"]), int(item.arm.labels["N"]), item.arm.labels["arm"]
     tau, none = formula(P, N), [0] * P
     return {
@@ -119,7 +119,7 @@ def expected(item: Item) -> dict[str, Any]:
 
 
 def utilisation(log: RunLog) -> float:
-    """The utilisation: 1 if no worker idles while the pipeline is full, else that over all of the run's minibatches."""
+    """Utilisation in the steady state: 1 where no worker waits once the pipeline is full, else the whole run's."""
     return 1.0 if steady(log) else float(log.summary["utilisation"])
 
 
@@ -161,7 +161,7 @@ def table_1(context: Context) -> Drawn:
 
 @judge(PAPER, "table_1", "delays_as_formula")
 def delays_as_formula(context: Context) -> Finding:
-    """Holds if for all sizes and methods both delays that the schedules give are those of the formulas."""
+    """Holds if the delays derived from the schedules are those of the formulas, forward and backward, at every size."""
     checked = 0
     for item in context.items:
         log, formulas = log_of(context, **dict(item.arm.labels)), expected(item)
@@ -174,13 +174,13 @@ def delays_as_formula(context: Context) -> Finding:
 
 
 def sizes(context: Context) -> list[tuple[str, str]]:
-    """The pairs (P, N) of the table."""
+    """The table's pairs (P, N)."""
     return list(dict.fromkeys((item.arm.labels["P"], item.arm.labels["N"]) for item in context.items))
 
 
 @judge(PAPER, "table_1", "utilisation_order")
 def utilisation_order(context: Context) -> Finding:
-    """Holds if for all sizes PipeMare and PipeDream have a utilisation of 1 and GPipe that of its formula."""
+    """Holds if PipeMare and PipeDream have utilisation 1 and GPipe has that of its formula, at every size."""
     texts = []
     for P, N in sizes(context):
         used = {arm: utilisation(log_of(context, P=P, N=N, arm=arm)) for arm in context.values("arm")}
@@ -193,9 +193,9 @@ def utilisation_order(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "memory_order")
 def memory_order(context: Context) -> Finding:
-    """Holds if the copies summed over stages have the claimed order for all sizes.
+    """Holds if PipeMare holds as many weight copies as GPipe, and PipeDream at least as many, summed over the stages.
 
-    The logged passes, of ten minibatches, must not need more copies than the methods state.
+    The copies are those that the methods state; the logged passes, ten minibatches, must not need more.
     """
     texts = []
     for P, N in sizes(context):
@@ -214,7 +214,7 @@ def memory_order(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "memory_as_formula")
 def memory_as_formula(context: Context) -> Finding:
-    """Holds if for all sizes and methods the stated copies besides the live weights are those of the formulas."""
+    """Holds if the weight copies that the methods state, besides the live weights, are those of the formulas."""
     for item in context.items:
         log, formula_copies = log_of(context, **dict(item.arm.labels)), expected(item)["more_copies"]
         copies = [count - 1 for count in log.summary["weight_copies"]]

@@ -1,4 +1,4 @@
-"""Figures 13 and 14: the choice of T1's K and T2's D."""
+"""Figures 13 and 14: which K of T1 and which D of T2 work best."""
 
 from __future__ import annotations
 
@@ -28,9 +28,13 @@ PAPER = "pipemare"
 
 
 def ends_of_grid(context: Context, key: str, task: str, many: int) -> tuple[Difference, str]:
-    """By how much the mean best score of a grid's smallest values is above that of its largest; and in words.
+    """How far the mean best score of a grid's smallest values is above that of its largest; and a sentence with it.
 
-    many: how many values at either end are averaged. The words give all best scores and the comparison of final scores.
+    The sentence also has the outcome of every value, and how the last evaluations compare.
+
+    Args:
+        key: the parameter of the grid.
+        many: how many values at each end are averaged.
     """
     arms = grid(context, key, task)
 
@@ -44,13 +48,13 @@ def ends_of_grid(context: Context, key: str, task: str, many: int) -> tuple[Diff
         if many == 1
         else f"the mean of the {many} smallest above that of the {many} largest"
     )
-    text = f"{which} by {step.text()}, by the last evaluation {end.text()}"
+    text = f"{which} by {step.text()}, at the last evaluation {end.text()}"
     return step, f"{outcomes_of(context, *arms, task=task)}; {text}"
 
 
 @judge(PAPER, "figure_13", "resnet_small_k")
 def resnet_small_k(context: Context) -> Finding:
-    """Holds if the mean best score of the two smallest K is above that of the two largest."""
+    """Holds if the two smallest of the five K have a higher mean best accuracy than the two largest."""
     step, text = ends_of_grid(context, "K", "images", 2)
     return trend(
         context,
@@ -63,14 +67,14 @@ def resnet_small_k(context: Context) -> Finding:
 
 @judge(PAPER, "figure_13", "transformer_large_k")
 def transformer_large_k(context: Context) -> Finding:
-    """Holds if the smallest K's best score is below the largest's."""
+    """Holds if the smallest of the three K has a lower best BLEU than the largest."""
     step, text = ends_of_grid(context, "K", "translation", 1)
     holds = Difference(-step.mean, step.error, step.seeds).above()
     return trend(context, holds, text, f"the smallest K against the largest; {SEEDS}", task="translation")
 
 
 def some_k_matches(context: Context, task: str) -> Finding:
-    """Whether some K's best score is not below Sync's by more than the paper's bound for equal scores (`equal`)."""
+    """Holds if the best score of some K of the grid is as good as Sync's, within what the paper calls equal."""
     bound, words = equal(task)
     gaps = {arm: below(context, arm, task=task) for arm in grid(context, "K", task)}
     text = f"Sync {outcomes(context, task=task, arm='Sync')}; below it " + ", ".join(
@@ -86,7 +90,7 @@ for _task in ("images", "translation"):
 
 
 def sooner(context: Context, task: str, arms: Sequence[str]) -> tuple[list[Difference], str]:
-    """By how much each arm is above no correction in the mean score over the epochs; and in words."""
+    """How far each arm's mean score over the epochs is above that without correction; and the same in words."""
     plain = area(context, task=task, arm="no correction")
     steps = {arm: Difference.of(area(context, task=task, arm=arm), plain) for arm in arms}
     text = ", ".join(f"{arm} {step.text()} above" for arm, step in steps.items())
@@ -95,7 +99,7 @@ def sooner(context: Context, task: str, arms: Sequence[str]) -> tuple[list[Diffe
 
 @judge(PAPER, "figure_14", "small_d_converges")
 def small_d_converges(context: Context) -> Finding:
-    """Holds if every D up to 0.2 converges faster than no correction, by the mean BLEU over the epochs."""
+    """Holds if every D up to 0.2 has a higher mean BLEU over the epochs than no correction."""
     arms = [arm for arm in grid(context, "D", "translation") if number(arm) <= 0.2]
     steps, text = sooner(context, "translation", arms)
     return trend(context, all_of(step.above() for step in steps), text, SEEDS, task="translation")
@@ -103,19 +107,19 @@ def small_d_converges(context: Context) -> Finding:
 
 @judge(PAPER, "figure_14", "small_d_converges_images")
 def small_d_converges_images(context: Context) -> Finding:
-    """Holds if D = 0.1 converges faster than no correction, by the mean accuracy over the epochs."""
+    """Holds if D = 0.1 has a higher mean accuracy over the epochs than no correction."""
     (step,), text = sooner(context, "images", ["D = 0.1"])
     return trend(context, step.above(), text, SEEDS, task="images")
 
 
 def half_not_faster(context: Context, task: str) -> Finding:
-    """Whether D = 0.5 is not above no correction in the mean score over the epochs, by the whole interval."""
+    """Holds if the mean score over the epochs is no higher with D = 0.5 than with no correction."""
     (step,), text = sooner(context, task, ["D = 0.5"])
     return trend(context, step.below(), text, SEEDS, task=task)
 
 
 def improper_d_worse(context: Context, task: str) -> Finding:
-    """Whether some D of the grid has a best score below that of no correction."""
+    """Holds if the best score of some D of the grid is below that without correction."""
     plain = best(context, task=task, arm="no correction")
     arms = grid(context, "D", task)
     steps = {arm: Difference.of(plain, best(context, task=task, arm=arm)) for arm in arms}
@@ -132,7 +136,7 @@ for _task in ("images", "translation"):
 
 @judge(PAPER, "figure_14", "half_matches")
 def half_matches(context: Context) -> Finding:
-    """Holds if the best accuracy with D = 0.5 is at most 0.1 points below Sync's, by the whole interval."""
+    """Holds if the best accuracy with D = 0.5 is at most 0.1 points below Sync's."""
     gap = below(context, "D = 0.5", task="images")
     text = f"{outcomes_of(context, 'Sync', 'D = 0.5', task='images')}; {gap.text()} below"
     text += f", {at_the_end(context, 'Sync', 'D = 0.5', task='images')}"

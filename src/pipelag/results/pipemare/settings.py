@@ -1,4 +1,4 @@
-"""Tables 6 to 9: hyper-parameters, the paper's beside those of our runs, and the grids with our scores."""
+"""Tables 6 to 9: hyper-parameters of the paper and of the runs, and the grids with the scores that they give here."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 def settings_of(item: Item) -> dict[str, Any]:
-    """The settings of a logged training run, as cells of the tables."""
+    """The settings that a logged run was trained with."""
     spec, log = item.arm.spec, log_in(item)
     assert spec.optimizer is not None and spec.data is not None and spec.model is not None
     last, phase, schedule = last_evaluation(log), spec.phases[-1], spec.lr_schedule
@@ -82,7 +82,7 @@ def settings_of(item: Item) -> dict[str, Any]:
 
 
 def large(value: Any) -> Any:
-    """A number of at least four digits, written out with commas; anything else unchanged."""
+    """A number from 1000 on, written out with separators; anything else unchanged."""
     return f"{value:,.0f}" if isinstance(value, int | float) and abs(value) >= 1000 else value
 
 
@@ -104,7 +104,7 @@ def settings(context: Context) -> Drawn:
 
 
 def all_else(context: Context) -> str:
-    """A note on what the grids share with table 3, and where those of the warm-up differ from its T1+T2+W."""
+    """What the grids share with table 3, and where their warmed-up arms differ from its T1+T2+W, in words."""
     (item, *_) = context.select(arm="W = 10/60", task="translation")
     table_3 = arms(context.paper, "table_3", context.scale)
     warmed_up = next(arm.spec for arm in table_3 if arm.labels["arm"] == "T1+T2+W")
@@ -129,7 +129,7 @@ def grids(context: Context) -> Drawn:
         for arm in grid(context, row["key"], row["task"]):
             value = arm.split("= ")[1].split("/")[0]
             try:
-                if value in row["grid"].split(", "):  # figure 14 has a further value
+                if value in row["grid"].split(", "):  # figure 14 tries one value that the table does not list
                     scores[value] = list(best(context, arm=arm, task=row["task"]).values())
             except NotLogged:
                 continue

@@ -45,7 +45,7 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Trained:
-    """A setup's number of stages: in our training runs, and in the paper's."""
+    """A number of stages that runs are trained with: here, and in the paper's run with the same label."""
 
     setup: str
     stages: int
@@ -53,14 +53,14 @@ class Trained:
 
 
 def trained_stages(context: Context) -> list[Trained]:
-    """The setups that are trained, sorted by our numbers of stages."""
+    """The numbers of stages that are trained here, in ascending order."""
     here = stages_by_setup(context, [i.arm for i in context.items])
     there = stages_by_setup(context, arms(context.paper, context.name, load_scale("paper")))
     return sorted((Trained(s, P, there[s]) for s, P in here.items()), key=lambda each: each.stages)
 
 
 def stages_by_setup(context: Context, some: list[Any]) -> dict[str, int]:
-    """The numbers of stages of training runs, by the label of their setup."""
+    """The stages of the training runs among these arms, by the label of their setup."""
     return {arm.labels["setup"]: arm.spec.phases[0].stages for arm in some if arm.spec.phases}
 
 
@@ -70,24 +70,24 @@ def methods(context: Context) -> list[str]:
 
 
 def logged(context: Context) -> list[dict[str, Any]]:
-    """The rows of the logged pipelines, sorted by their stages."""
+    """All logged pipelines, sorted by their stages."""
     return sorted(pipelines(context), key=lambda row: row["stages"])
 
 
 def of_method(context: Context, method: str) -> list[dict[str, Any]]:
-    """The rows of a method's pipelines, sorted by their stages."""
+    """A method's logged pipelines, sorted by their stages."""
     return [row for row in logged(context) if row["method"] == method]
 
 
 def megabytes(context: Context, method: str, row: Mapping[str, Any]) -> float:
-    """A pipeline's weight and optimizer memory in MiB, with the counted model."""
+    """Weight and optimizer memory in MiB of a method's pipeline over the counted parameters of the figure's model."""
     task = TASK[context.name]
     return BYTES * memory(context, method, task, row, layers_of(context, DATASET_OF[task])) / 2**20
 
 
 @drawing(PAPER, "figure_2", "figure_3")
 def over_stages(context: Context) -> Drawn:
-    """Three panels: utilisation and memory of the paper's pipeline, and the best scores of our training runs."""
+    """Three panels: utilisation and memory of the paper's pipelines, and scores of what is trained here."""
     task = TASK[context.name]
     try:
         micro = {row["microbatches"] for row in logged(context)}
@@ -132,14 +132,14 @@ def over_stages(context: Context) -> Drawn:
         for each in trained_stages(context)
         if (last := scores_of(context, method, each.setup, final))
     ]
-    notes += [f"By the last evaluation: {', '.join(ends)}."] if ends else []
+    notes += [f"At the last evaluation: {', '.join(ends)}."] if ends else []
     return Drawn.of(chart, rows, note=" ".join(notes))
 
 
 def scores_of(
     context: Context, method: str, setup: str, measure: Callable[..., dict[int, float]] = best
 ) -> dict[int, float]:
-    """The best scores by seed, or another measure; empty without logs."""
+    """Best scores by seed, or those of another measure; empty without logs."""
     try:
         return measure(context, arm=method, setup=setup, task=TASK[context.name])
     except NotLogged:
@@ -147,7 +147,7 @@ def scores_of(
 
 
 def hardware_rows(context: Context) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The points of the first two panels, utilisation and memory."""
+    """The points of the panels of utilisation and of memory."""
     used, held = [], []
     for method in ("GPipe", "PipeDream", "PipeMare"):
         for row in of_method(context, method):
@@ -162,7 +162,7 @@ def hardware_rows(context: Context) -> tuple[list[dict[str, Any]], list[dict[str
 
 
 def warmed_up(context: Context, trained: Trained) -> list[dict[str, Any]]:
-    """The points of PipeMareW's utilisation at the paper's stages, amortised over our runs' epochs to the target."""
+    """PipeMareW's utilisation at the paper's stages, amortised over the epochs that runs here take to their target."""
     try:
         alone = next(row["utilisation"] for row in of_method(context, "GPipe") if row["stages"] == trained.paper)
         task = TASK[context.name]
@@ -175,7 +175,7 @@ def warmed_up(context: Context, trained: Trained) -> list[dict[str, Any]]:
 
 
 def of_both_figures(claim: str) -> Callable[[Callable[[Context], Finding]], Callable[[Context], Finding]]:
-    """Register a judge for both figures."""
+    """Register a judge for a claim of both figures."""
 
     def add(function: Callable[[Context], Finding]) -> Callable[[Context], Finding]:
         for figure in TASK:
@@ -187,7 +187,7 @@ def of_both_figures(claim: str) -> Callable[[Callable[[Context], Finding]], Call
 
 @of_both_figures("gpipe_utilisation_falls")
 def utilisation_falls(context: Context) -> Finding:
-    """Holds if GPipe's utilisation falls at each step to more stages, by timed schedules."""
+    """Holds if GPipe's utilisation falls at every step to more stages, over three numbers of stages at least."""
     rows = of_method(context, "GPipe")
     values = [row["utilisation"] for row in rows]
     falling = all(a > b for a, b in pairwise(values))
@@ -197,7 +197,7 @@ def utilisation_falls(context: Context) -> Finding:
 
 @of_both_figures("others_stay_full")
 def others_stay_full(context: Context) -> Finding:
-    """Holds if PipeDream's and PipeMare's utilisation is 1 at every number of stages, by timed schedules."""
+    """Holds if PipeDream's and PipeMare's utilisation is 1 at every number of stages."""
     utilisations = {m: [row["utilisation"] for row in of_method(context, m)] for m in ("PipeDream", "PipeMare")}
     worst = min(value for values in utilisations.values() for value in values)
     text = ", ".join(f"{m} {extent(100 * min(v), 100 * max(v), '.0f')} %" for m, v in utilisations.items())
@@ -206,9 +206,9 @@ def others_stay_full(context: Context) -> Finding:
 
 @of_both_figures("pipedream_memory_grows")
 def memory_grows(context: Context) -> Finding:
-    """Holds if PipeDream's memory grows with the stages, and all points are within a tenth of the range of a line.
+    """Holds if PipeDream's memory grows with every step to more stages, and lies near a straight line.
 
-    Memory is that of the copies that the schedule needs, with the counted weights.
+    Near is within a tenth of the range. The memory is that of the weight copies which the schedule makes necessary.
     """
     points = [(row["stages"], megabytes(context, "PipeDream", row)) for row in of_method(context, "PipeDream")]
     growing = all(a[1] < b[1] for a, b in pairwise(points))
@@ -223,7 +223,7 @@ def memory_grows(context: Context) -> Finding:
 
 @of_both_figures("other_memory_constant")
 def memory_constant(context: Context) -> Finding:
-    """Holds if GPipe's and PipeMare's memory is the same at every number of stages, to a millionth of a MiB."""
+    """Holds if GPipe's and PipeMare's memory is the same at every number of stages."""
     texts, holds = [], True
     for method in ("GPipe", "PipeMare"):
         sizes = [megabytes(context, method, row) for row in of_method(context, method)]
@@ -234,39 +234,40 @@ def memory_constant(context: Context) -> Finding:
 
 @judge(PAPER, "figure_2", "accuracy_within")
 def accuracy_within(context: Context) -> Finding:
-    """Holds if at every P PipeMare's best accuracy is at most 0.1 points below each other method's (`close`)."""
+    """Holds if PipeMare's best accuracy is at most 0.1 points below every other method's (`close`)."""
     return close(context, "PipeMare", POINTS, EQUAL_POINTS)
 
 
 @judge(PAPER, "figure_2", "falls_with_stages_here")
 def falls_with_stages(context: Context) -> Finding:
-    """Holds if PipeMare's best accuracy falls at each step to more stages (`falls`)."""
+    """Holds if PipeMare's best accuracy falls at every step to more stages (`falls`)."""
     return falls(context, "PipeMare")
 
 
 @judge(PAPER, "figure_2", "stashing_falls_with_stages_here")
 def stashing_falls_with_stages(context: Context) -> Finding:
-    """Holds if PipeDream's best accuracy falls at each step to more stages (`falls`)."""
+    """Holds if PipeDream's best accuracy falls at every step to more stages (`falls`)."""
     return falls(context, "PipeDream")
 
 
 def falls(context: Context, method: str) -> Finding:
-    """Whether a method's best accuracy falls at each step to more stages, paired over seeds."""
+    """Judge whether a method's best accuracy falls at every step to more stages."""
     trained = trained_stages(context)
     if len({each.stages for each in trained}) < 2:
         raise NotLogged(f"{method} is trained with one number of stages only")
     holds, steps = ordered([best(context, arm=method, setup=each.setup) for each in trained])
     texts = [f"P = {each.stages}: {outcomes(context, arm=method, setup=each.setup)}" for each in trained]
     _, ends = ordered([final(context, arm=method, setup=each.setup) for each in trained])
-    text = f"{method} at {', '.join(texts)}; steps of {steps}, by the last evaluation {ends}"
+    text = f"{method} at {', '.join(texts)}; steps of {steps}, at the last evaluation {ends}"
     return trend(context, holds, text, SEEDS, task="images")
 
 
 @judge(PAPER, "figure_3", "close_to_best")
 def close_to_best(context: Context) -> Finding:
-    """Holds if at every P PipeMare's best BLEU is at most 0.4 below each other method's (`close`).
+    """Holds if PipeMare's best BLEU is at most 0.4 below every other method's (`close`).
 
-    0.4 BLEU is the gap that the paper prints for T1 and T2 and calls noticeable, so "close" can mean no less.
+    0.4 is what the paper prints as the gap that T1 and T2 leave, so close can mean no less. Half a unit of its last
+    digit is added.
     """
     bound = 0.4 + 0.05
     return close(
@@ -275,14 +276,17 @@ def close_to_best(context: Context) -> Finding:
 
 
 def close(context: Context, method: str, bound: float, words: str) -> Finding:
-    """Whether at every number of stages a method is below each other one, and so below the best, by at most a bound."""
+    """Judge whether a method's best score is at most a bound below each other's, at every number of stages.
+
+    To be within the bound of every other method is to be within it of the best one.
+    """
     texts, holds = [], []
     for each in trained_stages(context):
         where = {"setup": each.setup, "task": TASK[context.name]}
         gaps = {m: below(context, method, m, **where) for m in methods(context) if m != method}
         holds += [gap.below(bound) for gap in gaps.values()]
         apart = ", ".join(
-            f"{gap.text()} below {m}, {at_the_end(context, m, method, **where)}" for m, gap in gaps.items()
+            f"below {m} by {gap.text()}, {at_the_end(context, m, method, **where)}" for m, gap in gaps.items()
         )
         texts.append(f"P = {each.stages}: {method} {outcomes(context, arm=method, **where)}, {apart}")
     return sized(
@@ -292,7 +296,7 @@ def close(context: Context, method: str, bound: float, words: str) -> Finding:
 
 @judge(PAPER, "figure_3", "warmup_closes_gap")
 def warmup_closes_gap(context: Context) -> Finding:
-    """Holds if at every P PipeMareW's best BLEU is above PipeMare's, and less than 0.4 below GPipe's."""
+    """Holds if PipeMareW's best BLEU is above PipeMare's and less than 0.4 below GPipe's, at every number of stages."""
     texts, holds = [], []
     for each in trained_stages(context):
         where = {"setup": each.setup, "task": "translation"}

@@ -1,4 +1,4 @@
-"""The memory that PipeMare's table 2 leaves out: the activations that a pipeline keeps (A.1, A.2)."""
+"""What PipeMare's table 2 leaves out of its memory: the activations that a pipeline caches (appendices A.1, A.2)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ GIB = 2**30  # binary units, like the MiB of table 2 and figures 2 and 3
 
 @dataclass(frozen=True)
 class Footprint:
-    """A method's memory over all stages in GiB: weights, gradients, state and kept versions (`held`); activations."""
+    """Gibibytes that a method takes over all stages.
+
+    `held` are weights, gradients, optimizer state and stashed versions; `activations` are cached ones.
+    """
 
     held: float
     activations: float
 
     @property
     def total(self) -> float:
-        """The sum of both, in GiB."""
+        """Both together."""
         return self.held + self.activations
 
 
 def activation_gibibytes(context: Context, counts: Sequence[int]) -> float:
-    """The GiB of activations if each stage, of one layer, keeps those of this many microbatches."""
+    """Gibibytes of activations where stage i, of one layer, caches those of `counts[i]` microbatches."""
     (table_6,) = (row for row in context.paper.results["table_6"].reported if row["dataset"] == DATASET)
     sizes = [row["activations"] for row in log_of(context, task="weights", dataset=DATASET).rows]
     gibibytes = table_6["microbatch"] * BYTES / GIB  # of one value of every sample
@@ -41,9 +44,12 @@ def activation_gibibytes(context: Context, counts: Sequence[int]) -> float:
 
 
 def footprints(context: Context) -> dict[str, Footprint]:
-    """The memory by method.
+    """Footprints by method.
 
-    PipeDream keeps as many activations as PipeMare, by A.2; GPipe's stages keep those of a minibatch's microbatches.
+    PipeDream caches as many activations as PipeMare, by A.2; each stage of GPipe caches those of a whole minibatch.
+
+    Raises:
+        NotLogged: the cached activations of so many stages have no log.
     """
     layers = layers_of(context, DATASET)
     caching = [row for row in log_of(context, what="caching").rows if row["stages"] == len(layers)]
@@ -85,7 +91,7 @@ def activation_memory(context: Context) -> Drawn:
 
 @judge(PAPER, "text_activation_memory", "major")
 def major(context: Context) -> Finding:
-    """Holds if activations take more than half of the memory of every method that does not recompute."""
+    """Holds if activations are more than half of the memory of every method that does not recompute."""
     shares = {m: 100 * f.activations / f.total for m, f in footprints(context).items() if m != RECOMPUTED}
     words = ", ".join(f"{method} {share:.0f} %" for method, share in shares.items())
     return exact(min(shares.values()) > 50, f"activations' share: {words}", "more than half, of each")
@@ -93,7 +99,7 @@ def major(context: Context) -> Finding:
 
 @judge(PAPER, "text_activation_memory", "less_than_pipedream_here")
 def less_than_pipedream(context: Context) -> Finding:
-    """Holds if PipeMare without recomputation takes at least a tenth less memory than PipeDream, with activations."""
+    """Holds if PipeMare takes at least a tenth less memory than PipeDream in all, without recomputation."""
     sizes = footprints(context)
     share = sizes["PipeMare"].total / sizes["PipeDream"].total
     words = ", ".join(f"{method} {size.total:.2f}" for method, size in sizes.items())
@@ -102,7 +108,7 @@ def less_than_pipedream(context: Context) -> Finding:
 
 @judge(PAPER, "text_activation_memory", "more_than_gpipe_here")
 def more_than_gpipe(context: Context) -> Finding:
-    """Holds if GPipe takes at least a tenth less memory than PipeMare, with activations and even with recomputation."""
+    """Holds if GPipe takes at least a tenth less memory than PipeMare in all, and than PipeMare with recomputation."""
     sizes = footprints(context)
     factors = {method: sizes[method].total / sizes["GPipe"].total for method in ("PipeMare", RECOMPUTED)}
     words = ", ".join(f"{method} {factor:.1f} times" for method, factor in factors.items())

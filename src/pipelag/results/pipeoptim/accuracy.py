@@ -1,4 +1,4 @@
-"""Tables III and IV: the groups of training runs, and each approach's best accuracy or BLEU."""
+"""Tables III and IV: the groups of trainings, and each approach's highest accuracy or BLEU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ADAMW_GAINS = {GPIPE: (0.80, 0.86), PIPEDREAM: (1.0, 1.56), TWO_BW: (0.86, 1.25)
 
 
 def rows_of(context: Context) -> Iterator[tuple[str, str]]:
-    """The optimizer and model of every row that a context has, in the paper's order."""
+    """(optimizer, model) of every row of table IV that has runs, in the paper's order."""
     for row in context.paper.results["table_4"].reported:
         if context.select(optimizer=row["optimizer"], model=row["model"]):
             yield row["optimizer"], row["model"]
@@ -76,7 +76,7 @@ def table_3(context: Context) -> Drawn:
 
 
 def settings(item: Item) -> dict[str, Any]:
-    """The settings in a training run's spec, as cells of table III."""
+    """A training run's settings, from its spec, for table III."""
     spec = item.arm.spec
     assert spec.model is not None and spec.data is not None and spec.optimizer is not None
     optimizer, course = spec.optimizer, spec.lr_schedule
@@ -99,16 +99,16 @@ def settings(item: Item) -> dict[str, Any]:
 
 
 def best_of(items: Iterable[Item], model: str) -> str | None:
-    """A cell with the mean of the seeds' best evaluations and their spread.
+    """The mean of the seeds' best evaluations, with their spread and number.
 
-    A run that diverges has no best evaluation, since the value before that says nothing.
+    A seed that diverged has no value, as what it reached before says nothing.
     """
     return Accuracy.of(items, partial(one_number, how=max, metric=metric_of(model))).text()
 
 
 @drawing(PAPER, "table_4")
 def table_4(context: Context) -> Drawn:
-    """Two rows per optimizer and model, ours and the paper's; below them PipeOptim's average gains."""
+    """Two rows per training, ours and the paper's; below them PipeOptim's gains, averaged over models."""
     printed = {(row["optimizer"], row["model"]): row for row in context.result.reported}
     rows: list[dict[str, Any]] = []
     for optimizer, model in rows_of(context):
@@ -136,7 +136,7 @@ def table_4(context: Context) -> Drawn:
 
 
 def average_rows(context: Context, optimizer: str) -> Iterator[dict[str, Any]]:
-    """The rows of PipeOptim's gains over each approach with an optimizer: ours, and the paper's as far as stated."""
+    """Two rows on what PipeOptim gains over each approach with an optimizer: ours, and the paper's where it says so."""
     ours: dict[str, str] = {}
     for arm in ARMS[:-1]:
         with suppress(NotLogged):
@@ -149,9 +149,12 @@ def average_rows(context: Context, optimizer: str) -> Iterator[dict[str, Any]]:
 
 
 def in_all(context: Context, rows: Iterable[tuple[str, str]], others: Any, margin: float = 0.0) -> Finding:
-    """Whether PipeOptim's best evaluation is above the others' by a margin in all of these rows, paired over seeds.
+    """Judge whether PipeOptim's best evaluation is above other approaches' in all of these rows.
 
-    others: the other approaches, or a function from a row's labels to them.
+    Args:
+        rows: optimizer and model of each.
+        others: the other approaches, or a function from a row's labels to them.
+        margin: how far above; it may be negative.
     """
     outcomes = []
     for optimizer, model in rows:
@@ -159,7 +162,7 @@ def in_all(context: Context, rows: Iterable[tuple[str, str]], others: Any, margi
         arms = others(named) if callable(others) else others
         try:
             holds, why = above(context, arms, OPTIM, max, "", margin, **named)
-        except NotLogged as error:  # another row can still make the claim fail
+        except NotLogged as error:  # another row in which it is not above makes the claim fail all the same
             holds, why = None, f"unknown ({error})"
         outcomes.append((holds, f"{model} with {optimizer}: {why}"))
     return trend(context, all_of(holds for holds, _ in outcomes), "; ".join(why for _, why in outcomes), SEEDS)
@@ -167,25 +170,28 @@ def in_all(context: Context, rows: Iterable[tuple[str, str]], others: Any, margi
 
 @judge(PAPER, "table_4", "above_stashing")
 def above_stashing(context: Context) -> Finding:
-    """Holds if PipeOptim is at least as good as both stashing approaches in every row, as rounded in print."""
+    """Holds if PipeOptim's best is at least PipeDream's and PipeDream-2BW's in every row.
+
+    It may be lower by half a hundredth, since the table prints hundredths.
+    """
     return in_all(context, rows_of(context), STASHING, -ROUNDED)
 
 
 @judge(PAPER, "table_4", "adamw_above_gpipe")
 def adamw_above_gpipe(context: Context) -> Finding:
-    """Holds if PipeOptim is above GPipe in each of AdamW's three rows."""
+    """Holds if PipeOptim's best is above GPipe's in each of the three rows with AdamW."""
     return in_all(context, [row for row in rows_of(context) if row[0] == "AdamW"], (GPIPE,))
 
 
 def on_average(context: Context, rows: Iterable[tuple[str, str]], other: str) -> Difference:
-    """By how much PipeOptim's best evaluation is above another approach's, averaged over rows."""
+    """How far PipeOptim's best is above another approach's, averaged over rows."""
     named = [{"optimizer": optimizer, "model": model} for optimizer, model in rows]
     sides = ([scores(context, max, "", arm=arm, **labels) for labels in named] for arm in (OPTIM, other))
     return over_all(zip(*sides, strict=True))
 
 
 def gains_of(context: Context, optimizer: str, other: str) -> tuple[Difference, Difference]:
-    """PipeOptim's gain over another approach with an optimizer: the mean over models, and the largest."""
+    """What PipeOptim gains over another approach with an optimizer: the mean over its models, and the largest gain."""
     rows = [row for row in rows_of(context) if row[0] == optimizer]
     each = [on_average(context, [row], other) for row in rows]
     return on_average(context, rows, other), max(each, key=lambda gain: gain.mean)
@@ -193,16 +199,16 @@ def gains_of(context: Context, optimizer: str, other: str) -> tuple[Difference, 
 
 @judge(PAPER, "table_4", "adamw_over_xpipe")
 def adamw_over_xpipe(context: Context) -> Finding:
-    """Holds if PipeOptim is above XPipe on average over AdamW's three rows."""
+    """Holds if PipeOptim's best is above XPipe's, averaged over the three rows with AdamW (ambiguity D7)."""
     lead = on_average(context, [row for row in rows_of(context) if row[0] == "AdamW"], XPIPE)
     return trend(context, lead.above(), f"over {XPIPE} {lead.text()} points on average", SEEDS, optimizer="AdamW")
 
 
 @judge(PAPER, "table_4", "on_par_with_gpipe")
 def on_par_with_gpipe(context: Context) -> Finding:
-    """Holds if PipeOptim is not below GPipe by more than `about`, on average over all rows.
+    """Holds if PipeOptim's best, averaged over all rows, is not below GPipe's by more than what is about the same.
 
-    Points of accuracy and of BLEU count alike.
+    Points of accuracy and of BLEU count alike. There is no upper bound, as the claim allows "slightly better".
     """
     near, words = about(context)
     lead = on_average(context, rows_of(context), GPIPE)
@@ -211,13 +217,13 @@ def on_par_with_gpipe(context: Context) -> Finding:
 
 @judge(PAPER, "table_4", "best_of_all")
 def best_of_all(context: Context) -> Finding:
-    """Holds if PipeOptim is above every other approach in each of the six rows."""
+    """Holds if PipeOptim's best is above every other approach's in each of the six rows that the claim names."""
     return in_all(context, BEST, lambda named: other_arms(context, **named))
 
 
 @judge(PAPER, "table_4", "sgdm_predicts")
 def sgdm_predicts(context: Context) -> Finding:
-    """Holds if in SGDM's rows PipeOptim and SpecTrain are about equal, and both above the two stashing approaches."""
+    """Holds if, in every row with SGDM, PipeOptim and SpecTrain are about as good and both above those that stash."""
     outcomes, texts, words = [], [], ""
     for optimizer, model in rows_of(context):
         if optimizer != "SGDM":
@@ -233,7 +239,10 @@ def sgdm_predicts(context: Context) -> Finding:
 
 @judge(PAPER, "table_4", "alexnet_drops")
 def alexnet_drops(context: Context) -> Finding:
-    """Holds if every approach is below GPipe on AlexNet, and one more pair of runs could give each printed drop."""
+    """Holds if every approach's best is below GPipe's for AlexNet, and each loss that the paper states is like ours.
+
+    A printed loss is like ours if it could be one more pair of our runs (`Difference.matches`).
+    """
     paper = next(row for row in context.result.reported if row["model"] == "AlexNet")
     best = scores(context, model="AlexNet", arm=GPIPE)
     losses = {
@@ -252,14 +261,18 @@ def alexnet_drops(context: Context) -> Finding:
 
 
 def as_printed(optimizer: str, gains: dict[str, tuple[float, float]]) -> Judge:
-    """A judge that decides whether further runs could give the text's mean and largest gains with an optimizer."""
+    """A judge: whether PipeOptim's mean and largest gains with an optimizer are those of the text.
+
+    They are if each could be one more pair of our runs (`Difference.matches`).
+    """
 
     def judged(context: Context) -> Finding:
         outcomes, texts = [], []
         for arm, (mean, most) in gains.items():
             average, largest = gains_of(context, optimizer, arm)
             outcomes += [average.matches(mean, ROUNDED), largest.matches(most, ROUNDED)]
-            texts.append(f"over {arm} {average.text()} on average, up to {largest.text()}, for {mean:g} and {most:g}")
+            ours = f"over {arm} {average.text()} on average, up to {largest.text()}"
+            texts.append(f"{ours}, printed {mean:g} and {most:g}")
         return sized(context, all_of(outcomes), "; ".join(texts), ONE_MORE, optimizer=optimizer)
 
     return judged
@@ -271,9 +284,10 @@ judge(PAPER, "table_4", "adamw_gains")(as_printed("AdamW", ADAMW_GAINS))
 
 @judge(PAPER, "table_4", "xpipe_fluctuates")
 def xpipe_fluctuates(context: Context) -> Finding:
-    """Holds if XPipe's difference to PipeOptim varies more and is lower with SGDM than with the other optimizers.
+    """Holds if, with SGDM, XPipe's gap to PipeOptim varies more over models than with others, and is worse on average.
 
-    By the range over models of the difference in best accuracy, and by its mean; both paired over seeds.
+    The gap is XPipe's best accuracy less PipeOptim's; its range over the models is how much it varies. Models that are
+    tested by BLEU are left out.
     """
     gaps: dict[bool, dict[str, Difference]] = {True: {}, False: {}}
     by_seed: dict[bool, list[Values]] = {True: [], False: []}

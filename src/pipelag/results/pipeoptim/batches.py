@@ -1,4 +1,4 @@
-"""Table V: the largest minibatch that fits into a GPU, counted stage by stage, and the memory of weights."""
+"""Table V: the largest minibatch that fits into a GPU, counted stage by stage; and the memory of the weights."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pipelag.results.plans import by_model
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipeoptim"
-EXCEPTION = "GNMT-16"  # the only model in table V whose microbatch under GPipe is larger than PipeOptim's minibatch
+EXCEPTION = "GNMT-16"  # the one model for which table V has a larger microbatch of GPipe than minibatch of PipeOptim
 LARGE_WEIGHTS = ("AlexNet", "GNMT-8", "GNMT-16")
 GB = 1e9
 Row = dict[str, Any]
 
 
 def samples(row: Row) -> int | None:
-    """The number of samples in the largest pass of an arm that fits; None if it is not logged."""
+    """Samples of an arm's largest pass; None where it has no logged value."""
     largest = row.get("largest") or {}
     return largest.get("samples")
 
 
 def weight_bytes(row: Row) -> list[float]:
-    """The bytes of all weight versions on every GPU."""
+    """Bytes that all versions of the weights take on each GPU."""
     return [stage["memory"]["weights"] + stage["memory"]["versions"] for stage in row["stages"]]
 
 
 @drawing(PAPER, "table_5")
 def table_5(context: Context) -> Drawn:
-    """Two rows per model, ours and the paper's, and what fills the fullest GPU under PipeOptim."""
+    """Two rows per model, ours and the paper's, and what fills the fullest GPU."""
     printed = {row["model"]: row for row in context.result.reported}
     logs, rows = by_model(context), []
     for model in context.values("model"):
@@ -62,7 +62,11 @@ def table_5(context: Context) -> Drawn:
 
 
 def largest(context: Context, first: str, second: str) -> dict[str, tuple[int, int]]:
-    """The largest passes of two approaches in samples, by model. Raises `NotLogged` if one is missing."""
+    """Samples of the largest passes of two approaches, by model.
+
+    Raises:
+        NotLogged: a model has no value for one of them.
+    """
     pairs = {}
     for model in context.values("model"):
         arms = arm_rows(log_of(context, model=model))
@@ -74,7 +78,7 @@ def largest(context: Context, first: str, second: str) -> dict[str, tuple[int, i
 
 
 def listed(pairs: dict[str, tuple[int, int]]) -> str:
-    """Pairs by model, in words."""
+    """Samples of two approaches by model, in words."""
     return ", ".join(f"{model} {a:,} and {b:,}" for model, (a, b) in pairs.items())
 
 
@@ -82,7 +86,7 @@ def listed(pairs: dict[str, tuple[int, int]]) -> str:
 def above_pipedream(context: Context) -> Finding:
     """Holds if PipeOptim's largest minibatch is at least PipeDream's for every model.
 
-    The two are equal if activations alone fill the fullest GPU.
+    They are equal where activations alone decide.
     """
     pairs = largest(context, OPTIM, PIPEDREAM)
     return exact(all(a >= b for a, b in pairs.values()), f"{OPTIM} and {PIPEDREAM}: {listed(pairs)}")
@@ -90,9 +94,9 @@ def above_pipedream(context: Context) -> Finding:
 
 @judge(PAPER, "table_5", "slightly_larger")
 def slightly_larger(context: Context) -> Finding:
-    """Holds if PipeOptim's and PipeDream-2BW's minibatches are larger than PipeDream's for three models.
+    """Holds if PipeOptim and PipeDream-2BW allow larger minibatches than PipeDream for each model that the claim names.
 
-    Their weights are large compared with their activations.
+    These are the three models whose weights are large beside their activations.
     """
     pairs = {arm: largest(context, arm, PIPEDREAM) for arm in (OPTIM, TWO_BW)}
     chosen = {arm: {model: by_model[model] for model in LARGE_WEIGHTS} for arm, by_model in pairs.items()}
@@ -104,7 +108,7 @@ def slightly_larger(context: Context) -> Finding:
 def gpipe_smaller(context: Context) -> Finding:
     """Holds if GPipe's microbatch is smaller than PipeOptim's minibatch for more than half of the models.
 
-    Equal is not smaller. In table V it is smaller for five of eight.
+    Equal is not smaller. This is how "most cases" is read: in table V it is smaller for five of eight models.
     """
     pairs = largest(context, GPIPE, OPTIM)
     fewer = sum(a < b for a, b in pairs.values())
@@ -121,9 +125,10 @@ def gnmt16_excepted(context: Context) -> Finding:
 
 @judge(PAPER, "table_5", "weight_memory")
 def weight_memory(context: Context) -> Finding:
-    """Holds if for every model PipeDream's weights on all GPUs take more memory than PipeOptim's and PipeDream-2BW's.
+    """Holds if PipeDream's weights take more memory than PipeDream-2BW's and than PipeOptim's, for every model.
 
-    The sum is compared because PipeDream's last GPU, which holds most weights of some models, keeps only one version.
+    The memory is summed over all GPUs. A single GPU would not do: on the last, where some models have most of their
+    weights, PipeDream keeps one version.
     """
     texts, holds = [], True
     for model in context.values("model"):

@@ -1,4 +1,4 @@
-"""Figures 3, 4, 5 and 7, and the gain of weight prediction: accuracy and BLEU over epochs by approach."""
+"""Figures 3, 4, 5 and 7, and the gain of weight prediction: accuracy and BLEU over epochs, by approach."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ RECOMPUTED, STORED = "recomputed", "kept"
 
 @drawing(PAPER, *(f"figure_{letter}" for letter in LETTERS))
 def accuracy_curves(context: Context) -> Drawn:
-    """Accuracy or BLEU against epochs, a line per approach."""
+    """A line per approach, which has the same colour in every figure."""
     (model,) = context.values("model")
     rows = curve_rows(context.items, metric_of(model))
     if not rows:
@@ -73,13 +73,14 @@ def accuracy_curves(context: Context) -> Drawn:
 @judge(PAPER, "figure_3b", "close_to_gpipe")
 @judge(PAPER, "figure_3c", "close_to_gpipe")
 def close_to_gpipe(context: Context) -> Finding:
-    """Holds if PipeOptim and GPipe are close both at the end and in the mean over all evaluations.
+    """Holds if PipeOptim's and GPipe's curves are close both at their ends and in their means over all evaluations.
 
-    The mean counts because close curves align on their way too. Close is 3 points on the paper's runs, 5 elsewhere.
+    The means count because curves that align do so on their way, too. Close is within `CLOSE` points in the paper's
+    runs and within `ABOUT_ELSEWHERE` in others.
     """
     near, gaps = ABOUT_ELSEWHERE if context.shortfall() else CLOSE, []
     texts = []
-    for place, how in (("end at", last), ("are, over all evaluations,", fmean)):
+    for place, how in (("end at", last), ("average over all evaluations", fmean)):
         pair = [scores(context, how, arm=arm) for arm in (OPTIM, GPIPE)]
         gaps.append(Difference.of(*pair))
         ours, theirs = (fmean(by_seed.values()) for by_seed in pair)
@@ -90,7 +91,7 @@ def close_to_gpipe(context: Context) -> Finding:
 
 @judge(PAPER, "figure_3a", "stashing_below")
 def stashing_ends_below(context: Context) -> Finding:
-    """Holds if both stashing approaches end below PipeOptim and below GPipe."""
+    """Holds if the curves of PipeDream and PipeDream-2BW end below those of PipeOptim and GPipe."""
     outcomes = [above(context, STASHING, arm, last) for arm in (OPTIM, GPIPE)]
     return trend(context, all_of(holds for holds, _ in outcomes), "; ".join(why for _, why in outcomes), SEEDS)
 
@@ -98,9 +99,9 @@ def stashing_ends_below(context: Context) -> Finding:
 @judge(PAPER, "figure_3b", "stashing_below")
 @judge(PAPER, "figure_3c", "stashing_below")
 def stashing_learns_slower(context: Context) -> Finding:
-    """Holds if both stashing approaches are below PipeOptim and GPipe in the mean over all evaluations.
+    """Holds if PipeDream and PipeDream-2BW have a lower mean over all evaluations than PipeOptim and GPipe.
 
-    The mean measures convergence. Final values would not: the paper's own PipeDream ends above GPipe.
+    The ends cannot decide: in the paper PipeDream ends above GPipe, and its convergence is what is worse.
     """
     outcomes = [above(context, STASHING, arm, fmean) for arm in (OPTIM, GPIPE)]
     why = "mean over all evaluations: " + "; ".join(why for _, why in outcomes)
@@ -110,9 +111,9 @@ def stashing_learns_slower(context: Context) -> Finding:
 @judge(PAPER, "figure_3a", "xpipe_lowest")
 @judge(PAPER, "figure_3c", "xpipe_lowest")
 def xpipe_lowest(context: Context) -> Finding:
-    """Holds if XPipe ends below every other approach.
+    """Holds if XPipe's curve ends below every other one.
 
-    If a run of XPipe diverges, the claim cannot be judged, because the paper's XPipe learns.
+    Where XPipe diverges with a seed nothing is told, because it learns in the paper.
     """
     others = {arm: scores(context, last, arm=arm) for arm in other_arms(context, (XPIPE,))}
     runs = context.logged(arm=XPIPE)
@@ -129,9 +130,12 @@ def xpipe_lowest(context: Context) -> Finding:
 
 
 def highest(how: How, others: Callable[[Context], list[str]] = other_arms, margin: float = 0.0) -> Judge:
-    """A judge that decides whether PipeOptim is above the others by a margin, paired over seeds.
+    """A judge: whether PipeOptim is above the others.
 
-    how: the value of a run that is compared, from its evaluations. others: the approaches that it is compared with.
+    Args:
+        how: makes one number of a run's evaluations, which is compared.
+        others: gives the approaches that it is compared with; all by default.
+        margin: how far above; it may be negative.
     """
 
     def judged(context: Context) -> Finding:
@@ -141,7 +145,7 @@ def highest(how: How, others: Callable[[Context], list[str]] = other_arms, margi
     return judged
 
 
-for _name in ("figure_3b", "figure_3c"):  # section V-B gives their best accuracies, not their final ones
+for _name in ("figure_3b", "figure_3c"):  # section V-B gives their best accuracies, not where the curves end
     judge(PAPER, _name, "optim_highest")(highest(max))
 for _name in ("figure_4a", "figure_4c", "figure_5b", "figure_5c"):
     judge(PAPER, _name, "optim_highest")(highest(last))
@@ -152,9 +156,9 @@ judge(PAPER, "figure_5b", "fast_early")(highest(begin(1 / 8)))
 
 @judge(PAPER, "figure_5a", "order")
 def order_with_adam(context: Context) -> Finding:
-    """Holds if the best accuracies have the claimed order, and PipeOptim and PipeDream are about equal.
+    """Holds if the best accuracies are in the claim's order, and PipeOptim's and PipeDream's about the same.
 
-    Best and not final accuracies, as in table IV.
+    They are the best of all evaluations, as in table IV.
     """
     best = {arm: scores(context, arm=arm) for arm in (XPIPE, GPIPE, OPTIM, PIPEDREAM, TWO_BW)}
     near, words = about(context)
@@ -169,9 +173,9 @@ def order_with_adam(context: Context) -> Finding:
 
 
 def gains(printed: Callable[[Context], dict[str, float]]) -> Judge:
-    """A judge that decides whether further runs could give PipeOptim's printed leads at the end.
+    """A judge: whether PipeOptim ends above other approaches by the printed gains, which `printed` gives by approach.
 
-    printed: the leads over other approaches, by their names.
+    It does if each printed gain could be one more pair of our runs (`Difference.matches`).
     """
 
     def judged(context: Context) -> Finding:
@@ -184,13 +188,13 @@ def gains(printed: Callable[[Context], dict[str, float]]) -> Judge:
 
 
 def of_gnmt8(context: Context) -> dict[str, float]:
-    """GNMT-8's printed leads over all other approaches, from the ends of the printed curves."""
+    """The printed gains over all other approaches: the differences between the ends of the printed curves."""
     ends = context.result.reported
     return {arm: ends[OPTIM] - ends[arm] for arm in other_arms(context)}
 
 
 def of_gnmt16(context: Context) -> dict[str, float]:
-    """GNMT-16's printed leads over the stashing approaches, from the text."""
+    """The printed gains over the approaches that stash, from the text."""
     return {arm: context.result.reported[f"over_{arm}"] for arm in STASHING}
 
 
@@ -199,13 +203,13 @@ judge(PAPER, "figure_5c", "gains")(gains(of_gnmt16))
 
 
 def line_of(item: Item) -> str:
-    """The name of a line: an approach, and whether activations are kept or recomputed."""
+    """The name of a line: an approach, and whether its activations are recomputed or kept."""
     return f"{item.arm.labels['arm']}, activations {item.arm.labels['activations']}"
 
 
 @drawing(PAPER, *GAINS)
 def figure_7(context: Context) -> Drawn:
-    """Accuracy of PipeOptim and Vanilla-1F1B against epochs; lines with kept activations are dashed."""
+    """PipeOptim and Vanilla-1F1B; lines are dashed where activations are kept."""
     (model,) = context.values("model")
     rows = curve_rows(context.items, metric_of(model), line_of)
     if not rows:
@@ -222,13 +226,16 @@ def figure_7(context: Context) -> Drawn:
 
 
 def gain(context: Context, activations: str, **labels: str) -> Difference:
-    """By how much PipeOptim's best accuracy is above Vanilla-1F1B's."""
+    """How far PipeOptim's best accuracy is above Vanilla-1F1B's, with activations `RECOMPUTED` or `STORED`."""
     pair = [scores(context, max, "", arm=arm, activations=activations, **labels) for arm in (OPTIM, VANILLA)]
     return Difference.of(*pair)
 
 
 def in_words(context: Context, **labels: str) -> str:
-    """The gains with recomputed and, if the scale trains them, kept activations, in words. Claims use the former."""
+    """The gain with recomputed activations in words, and with kept ones where a scale trains both.
+
+    Claims are decided with recomputed ones, as in the paper.
+    """
     text = f"activations {RECOMPUTED} {gain(context, RECOMPUTED, **labels).text()}"
     if all(item.log is None and item.arm.left_out for item in context.select(activations=STORED, **labels)):
         return text
@@ -239,16 +246,16 @@ def in_words(context: Context, **labels: str) -> str:
 
 
 def above_vanilla(context: Context) -> Finding:
-    """Holds if PipeOptim's best accuracy is above Vanilla-1F1B's.
+    """Holds if PipeOptim's best accuracy is above Vanilla-1F1B's with recomputed activations.
 
-    With recomputed activations, which the paper says that all approaches use.
+    The paper recomputes them with all approaches.
     """
     difference = gain(context, RECOMPUTED)
     return trend(context, difference.above(), f"best accuracy over {VANILLA}: {in_words(context)}", SEEDS)
 
 
 def converges_better(context: Context) -> Finding:
-    """Holds if PipeOptim is above Vanilla-1F1B in the mean over all evaluations, with recomputed activations."""
+    """Holds if PipeOptim's mean over all evaluations is above Vanilla-1F1B's with recomputed activations."""
     holds, why = above(context, (VANILLA,), how=fmean, activations=RECOMPUTED)
     return trend(context, holds, f"mean over all evaluations: {why}", SEEDS, activations=RECOMPUTED)
 
@@ -260,7 +267,7 @@ for _name in GAINS:
 
 @judge(PAPER, "figure_7a", "gain")
 def gain_of_vgg16(context: Context) -> Finding:
-    """Holds if one more pair of runs could give VGG-16's printed gain of 1.3 points."""
+    """Holds if the paper's gain, 1.3 points, could be one more pair of our runs (`Difference.matches`)."""
     difference = gain(context, RECOMPUTED)
     holds = difference.matches(context.result.reported["gain"], TENTHS)
     return sized(context, holds, in_words(context), f"{ONE_MORE}; {half_a_unit(TENTHS)}")
@@ -307,7 +314,7 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
 
 
 def mean_gain(context: Context, activations: str = RECOMPUTED) -> Difference:
-    """PipeOptim's gain in best accuracy over Vanilla-1F1B, averaged over the three models."""
+    """PipeOptim's gain over Vanilla-1F1B in best accuracy, averaged over the three models."""
     models = context.values("model")
     sides = ([scores(context, model=m, arm=arm, activations=activations) for m in models] for arm in (OPTIM, VANILLA))
     return over_all(zip(*sides, strict=True))
@@ -315,7 +322,7 @@ def mean_gain(context: Context, activations: str = RECOMPUTED) -> Difference:
 
 @judge(PAPER, "text_weight_prediction_gain", "positive")
 def positive(context: Context) -> Finding:
-    """Holds if PipeOptim's mean gain over the three models is above 0."""
+    """Holds if PipeOptim's gain, averaged over the three models, is above 0."""
     difference = mean_gain(context)
     texts = [f"{model}: {in_words(context, model=model)}" for model in context.values("model")]
     return trend(context, difference.above(), f"mean {difference.text()} with recomputation; {'; '.join(texts)}", SEEDS)
@@ -323,7 +330,7 @@ def positive(context: Context) -> Finding:
 
 @judge(PAPER, "text_weight_prediction_gain", "two_thirds")
 def two_thirds(context: Context) -> Finding:
-    """Holds if further runs could give the printed mean gain of 0.67 points."""
+    """Holds if the paper's mean gain, 0.67 points, could be one more pair of our runs (`Difference.matches`)."""
     difference = mean_gain(context)
     holds = difference.matches(context.result.reported["average"], ROUNDED)
     return sized(context, holds, f"mean {difference.text()}", f"{ONE_MORE}; {half_a_unit(ROUNDED)}")

@@ -1,4 +1,4 @@
-"""Tables I and II, algorithm 1 and the text's count of versions: what PipeOptim predicts, reads and keeps."""
+"""Tables I and II, algorithm 1 and the versions in the text: which weights PipeOptim predicts, reads and keeps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipelag.theory.foreseen import DAMPENING, DECAY, SIZE
 
 PAPER = "pipeoptim"
 PREDICTED = ("SGDM", "Adam", "AdamW")  # the optimizers of table I
-# Weights and steps are float64, so what is left is the rounding of some hundred steps, and Adam's eps.
+# Weights and steps are float64: such errors come from rounding over some hundred steps and from Adam's eps.
 ROUNDING = 1e-6
 
 
@@ -30,7 +30,7 @@ def listed(values: Sequence[Any]) -> str:
 
 @drawing(PAPER, "table_1")
 def table_1(context: Context) -> Drawn:
-    """A row per optimizer: the printed direction of an update, and the error of repeating it."""
+    """A row per optimizer: the printed direction, and how far its repetition ends from the true weights."""
     rows = []
     for optimizer in context.values("arm"):
         log = context.log(arm=optimizer)
@@ -54,15 +54,15 @@ def table_1(context: Context) -> Drawn:
 
 
 def _entry(key: Any) -> Any:
-    """A column's value for a key that is not a string."""
+    """A column's value where the key of a row is not a string."""
     return lambda row: row.get(key)
 
 
 @judge(PAPER, "table_1", "own_step_repeated")
 def own_step_repeated(context: Context) -> Finding:
-    """Holds if repeating each optimizer's own step predicts the weights up to rounding, at every horizon.
+    """Holds if repeating the optimizer's own step gives the true weights at every horizon, for table I's optimizers.
 
-    For the three optimizers of the table.
+    The gradients are constant here, so nothing but rounding may be left.
     """
     off = {name: max(row["share"] for row in log_of(context, arm=name).rows) for name in PREDICTED}
     why = "off by at most " + ", ".join(f"{value:.0e} with {name}" for name, value in off.items())
@@ -105,13 +105,13 @@ def table_2(context: Context) -> Drawn:
 
 
 def looks_ahead(log: RunLog, kind: str) -> list[float]:
-    """How many updates ahead the followed minibatch's passes of a kind predict, per GPU."""
+    """How many updates ahead the forwards ("F") or backwards ("B") of the followed minibatch predict, per GPU."""
     rows = passes(log, FOLLOWED, kind)
     return [max(row["ahead"] for row in rows if row["stage"] == stage) for stage in sorted({r["stage"] for r in rows})]
 
 
 def features(log: RunLog) -> dict[str, Any]:
-    """The cells of table II, from a run's log."""
+    """An approach's cells of table II, read from its schedule and summary."""
     copies, forward, backward = (log.summary[key] for key in ("weight_copies", "forward_delays", "backward_delays"))
     ahead = {name: looks_ahead(log, kind) for name, kind in (("forward", "F"), ("backward", "B"))}
     foreseen = [f"{name} {listed(updates)}" for name, updates in ahead.items() if any(updates)]
@@ -129,7 +129,7 @@ def features(log: RunLog) -> dict[str, Any]:
 
 
 def is_1f1b(log: RunLog) -> bool:
-    """Whether every GPU alternates backwards and forwards, after its first forwards and until its last one."""
+    """Whether every GPU, after its first forwards, alternates backwards and forwards until no more minibatches come."""
     rows, workers = sorted(passes(log), key=lambda row: row["start"]), log.summary["workers"]
     orders = ("".join(row["kind"] for row in rows if row["worker"] == worker) for worker in range(workers))
     return all(re.fullmatch(rf"F{{1,{workers}}}(BF)*B+", order) for order in orders)
@@ -137,7 +137,7 @@ def is_1f1b(log: RunLog) -> bool:
 
 @judge(PAPER, "table_2", "all_1f1b")
 def all_1f1b(context: Context) -> Finding:
-    """Holds if every approach's schedule is 1F1B, by the order of each GPU's passes (`is_1f1b`)."""
+    """Holds if the passes of every GPU are in 1F1B order under each approach (`is_1f1b`)."""
     arms = {arm: is_1f1b(log_of(context, arm=arm)) for arm in context.result.reported}
     others = [arm for arm, holds in arms.items() if not holds]
     return exact(not others, f"not so under {', '.join(others)}" if others else f"so under {', '.join(arms)}")
@@ -145,7 +145,7 @@ def all_1f1b(context: Context) -> Finding:
 
 @judge(PAPER, "table_2", "versions_per_gpu")
 def versions_per_gpu(context: Context) -> Finding:
-    """Holds if every approach keeps the printed number of versions on each GPU."""
+    """Holds if each approach keeps the printed number of weight versions on every GPU."""
     differing = []
     for arm, reported in context.result.reported.items():
         versions = log_of(context, arm=arm).summary["weight_copies"]
@@ -156,7 +156,7 @@ def versions_per_gpu(context: Context) -> Finding:
 
 @judge(PAPER, "table_2", "bytes_per_gpu")
 def bytes_per_gpu(context: Context) -> Finding:
-    """Holds if on each GPU the bytes of all versions over those of one are the printed number of versions."""
+    """Holds if the bytes of all weight versions over those of one are the printed number of versions on every GPU."""
     plan, by_arm = arm_rows(log_of(context, what="bytes")), {}
     for arm in context.result.reported:
         if arm not in plan:
@@ -168,14 +168,14 @@ def bytes_per_gpu(context: Context) -> Finding:
 
 
 def delays(context: Context, arm: str) -> tuple[list[int], list[int]]:
-    """The staleness of the weights that forwards and backwards read, in updates per GPU."""
+    """How many updates old the weights are that (forwards, backwards) read, per GPU."""
     summary = log_of(context, arm=arm).summary
     return summary["forward_delays"], summary["backward_delays"]
 
 
 @judge(PAPER, "table_2", "stashing_consistent")
 def stashing_consistent(context: Context) -> Finding:
-    """Holds if under both stashing approaches forward and backward weights are equally stale on each GPU."""
+    """Holds if both passes read equally old weights on every GPU, under each approach that stashes."""
     by_arm = {arm: delays(context, arm) for arm in STASHING}
     why = "; ".join(f"{arm}: forward {listing(f)}; backward {listing(b)} updates old" for arm, (f, b) in by_arm.items())
     return exact(all(f == b for f, b in by_arm.values()), why)
@@ -183,7 +183,7 @@ def stashing_consistent(context: Context) -> Finding:
 
 @judge(PAPER, "table_2", "stashing_stale")
 def stashing_stale(context: Context) -> Finding:
-    """Holds if under both stashing approaches the forwards of some GPU read stale weights."""
+    """Holds if forwards read weights that are updates old on some GPU, under each approach that stashes."""
     by_arm = {arm: delays(context, arm)[0] for arm in STASHING}
     why = "; ".join(f"{arm} {listing(lags)}" for arm, lags in by_arm.items())
     return exact(
@@ -193,9 +193,9 @@ def stashing_stale(context: Context) -> Finding:
 
 @judge(PAPER, "table_2", "prediction_bridges")
 def prediction_bridges(context: Context) -> Finding:
-    """Holds if the version read plus the updates predicted in a forward are the version that the backward reads.
+    """Holds if, on every GPU, the version read plus the updates predicted is the version that the backward reads.
 
-    For the followed minibatch, when the pipeline is full, on every GPU.
+    These are the passes of the followed minibatch, which comes once the pipeline is full.
     """
     log = log_of(context, arm="PipeOptim")
     forwards = passes(log, FOLLOWED, "F")
@@ -233,7 +233,7 @@ def steps_of(log: RunLog) -> list[dict[str, Any]]:
 
 @drawing(PAPER, "algorithm_1")
 def algorithm_1(context: Context) -> Drawn:
-    """The steps of algorithm 1 in the log, a row per rank."""
+    """A row per rank with its steps; numbers in brackets are lines of the algorithm."""
     log = context.log()
     cols = [
         Col("rank", "rank"),
@@ -255,7 +255,10 @@ def algorithm_1(context: Context) -> Drawn:
 
 @judge(PAPER, "algorithm_1", "workflow")
 def workflow(context: Context) -> Finding:
-    """Holds if every rank follows the algorithm for the followed minibatch, and no pass of the run deviates from it."""
+    """Holds if every rank takes algorithm 1's steps for the followed minibatch, and no pass of the run departs from it.
+
+    Every forward must predict D - rank - 1 updates ahead, and every backward must read the newest weights.
+    """
     log = log_of(context)
     steps = steps_of(log)
     right = all(
@@ -282,7 +285,7 @@ def text_two_versions(context: Context) -> Drawn:
 
 @judge(PAPER, "text_two_versions", "two_but_for_the_last")
 def two_but_for_the_last(context: Context) -> Finding:
-    """Holds if every rank keeps the printed number of versions."""
+    """Holds if every rank keeps the printed number of weight versions."""
     copies = log_of(context).summary["weight_copies"]
     return exact(
         copies == context.result.reported["versions"], f"{listing(copies)} versions on ranks 0 to {len(copies) - 1}"

@@ -1,4 +1,4 @@
-"""Figures 9 and 10, table VI and the text's claims on them: trained epochs times simulated time per epoch."""
+"""Figures 9 and 10, table VI and the text on them: trained epochs, times the simulated time of an epoch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "pipeoptim"
 OTHERS = (PIPEDREAM, TWO_BW, SPECTRAIN)
-NOTABLE = 10.0  # top-5 accuracies by chance above it are noted, in %: 50 for ten classes, 2.5 for the paper's 200
+NOTABLE = 10.0  # %: figures show chance above it; five guesses among ten classes reach 50 %, among 200 2.5 %
 EPOCHS, EPOCHS_WORDS = 1.04, "asynchronous epochs within 4 %, GPipe's 1.6 to 1.8 times as long"
 
 
@@ -66,7 +66,12 @@ def model_of(context: Context) -> str:
 
 
 def draw(context: Context, metric: str, title: str) -> Drawn:
-    """Draw a metric against epochs, a line per approach."""
+    """Scores over epochs, a line per approach.
+
+    Args:
+        metric: the column of the evaluations.
+        title: that of the y axis.
+    """
     chosen = trainings(context)
     rows = curve_rows(chosen, metric)
     if not rows:
@@ -81,7 +86,7 @@ def draw(context: Context, metric: str, title: str) -> Drawn:
 
 
 def chance(context: Context) -> float:
-    """The top-5 accuracy of random guesses in percent; 0 if no log has the number of classes."""
+    """How often five guesses among a data set's classes are right, in %; 0 where no log has the number of classes."""
     logs = [item.log for item in trainings(context) if item.log is not None]
     classes = [int(count) for log in logs if (count := (log.summary.get("data") or {}).get("classes"))]
     return 100 * min(1.0, 5 / min(classes)) if classes else 0.0
@@ -89,21 +94,21 @@ def chance(context: Context) -> float:
 
 @drawing(PAPER, "figure_9a", "figure_10a")
 def top1_over_epochs(context: Context) -> Drawn:
-    """Top-1 accuracy against epochs."""
+    """Top-1 accuracy over epochs."""
     return draw(context, "accuracy", "top-1 accuracy (%)")
 
 
 @drawing(PAPER, "figure_9b", "figure_10b")
 def top5_over_epochs(context: Context) -> Drawn:
-    """Top-5 accuracy against epochs."""
+    """Top-5 accuracy over epochs."""
     return draw(context, "top5", "top-5 accuracy (%)")
 
 
 @drawing(PAPER, "figure_9c", "figure_10c")
 def top1_over_time(context: Context) -> Drawn:
-    """Top-1 accuracy against hours: our epochs times the simulated hours of an epoch of the paper's training set.
+    """Top-1 accuracy over time: epochs times the simulated hours of an epoch of the paper's training set.
 
-    A thin line marks the target; if there is none, the note says why.
+    A thin line is at the target; without one the note says why.
     """
     model = model_of(context)
     rows: list[dict[str, Any]] = []
@@ -144,14 +149,14 @@ def shortest(context: Context) -> Finding:
 
 @judge(PAPER, "figure_9c", "gpipe_longest")
 def gpipe_longest(context: Context) -> Finding:
-    """Holds if GPipe needs more time to the target than every other approach (`first_to_target`)."""
+    """Holds if GPipe reaches the target later than every other approach (`first_to_target`)."""
     _, slow, why = first_to_target(context, model_of(context), hours=True)
     return trend(context, slow, why, SEEDS, what=TRAINING)
 
 
 @judge(PAPER, "figure_10a", "above_stashing")
 def ends_above(context: Context) -> Finding:
-    """Holds if PipeOptim's final accuracy is above that of PipeDream, PipeDream-2BW and SpecTrain."""
+    """Holds if PipeOptim's curve ends above those of PipeDream, PipeDream-2BW and SpecTrain."""
     holds, why = above(context, OTHERS, how=last, what=TRAINING)
     return trend(context, holds, why, SEEDS, what=TRAINING)
 
@@ -165,7 +170,7 @@ def highest_top5(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10b", "above_stashing")
 def top5_above(context: Context) -> Finding:
-    """Holds if PipeOptim's best top-5 accuracy is above that of PipeDream, PipeDream-2BW and SpecTrain."""
+    """Holds if PipeOptim's best top-5 accuracy is above those of PipeDream, PipeDream-2BW and SpecTrain."""
     holds, why = above(context, OTHERS, metric="top5", what=TRAINING)
     return trend(context, holds, why, SEEDS, what=TRAINING)
 
@@ -222,7 +227,7 @@ def table_6(context: Context) -> Drawn:
 
 @judge(PAPER, "table_6", "total_time")
 def total_time(context: Context) -> Finding:
-    """Holds if for both models PipeOptim is the first and GPipe the last to reach the target, in hours."""
+    """Holds if, for both models, PipeOptim is the first at the target and GPipe the last (`first_to_target`)."""
     outcomes = {model: first_to_target(context, model, hours=True) for model in TARGETS}
     holds = all_of(part for first, slow, _ in outcomes.values() for part in (first, slow))
     return trend(context, holds, "; ".join(f"{m}: {why}" for m, (_, _, why) in outcomes.items()), SEEDS, what=TRAINING)
@@ -230,7 +235,7 @@ def total_time(context: Context) -> Finding:
 
 @judge(PAPER, "table_6", "gpipe_comparable")
 def gpipe_comparable(context: Context) -> Finding:
-    """Holds if for both models the best accuracies of GPipe and PipeOptim are about equal (`about`)."""
+    """Holds if GPipe's and PipeOptim's best accuracies are about the same for both models (`about`)."""
     outcomes, texts, words = [], [], ""
     for model in TARGETS:
         near, words = about(context, what=TRAINING, model=model)
@@ -242,7 +247,10 @@ def gpipe_comparable(context: Context) -> Finding:
 
 @judge(PAPER, "table_6", "epoch_times")
 def epoch_times(context: Context) -> Finding:
-    """Holds if for both models asynchronous epochs are within 4 %, and GPipe's 1.6 to 1.8 times PipeOptim's."""
+    """Holds if simulated epochs of asynchronous approaches are within 4 %, GPipe's 1.6 to 1.8 times PipeOptim's.
+
+    Both must be so for both models.
+    """
     outcomes, texts = [], []
     for model in TARGETS:
         hours = {arm: hours_of_epoch(context, model, arm) for arm in ARMS}
@@ -255,16 +263,16 @@ def epoch_times(context: Context) -> Finding:
 
 @judge(PAPER, "table_6", "top1")
 def top1(context: Context) -> Finding:
-    """Holds if for both models PipeOptim's best top-1 accuracy is above those of PipeDream, 2BW and SpecTrain."""
+    """Holds if, for both models, PipeOptim's best accuracy is above those of PipeDream, PipeDream-2BW and SpecTrain."""
     outcomes = {model: above(context, OTHERS, what=TRAINING, model=model) for model in TARGETS}
     why = "; ".join(f"{model}: {why}" for model, (_, why) in outcomes.items())
     return trend(context, all_of(holds for holds, _ in outcomes.values()), why, SEEDS, what=TRAINING)
 
 
 def as_fast(model: str) -> Judge:
-    """A judge that decides whether the speedups to a model's target are above 1 and as printed.
+    """A judge: whether PipeOptim's speedups to a model's target are the printed ones.
 
-    As printed is within a factor of 1.2.
+    Each must be above 1 and within a factor of `SPEED` of the printed one.
     """
 
     def judged(context: Context) -> Finding:
@@ -305,7 +313,7 @@ def text_headline_speedup(context: Context) -> Drawn:
 
 
 def mean_gains(context: Context, models: Iterable[str] = TARGETS) -> dict[str, Difference]:
-    """By how much PipeOptim's best top-1 accuracy is above each of three approaches', averaged over models."""
+    """How far PipeOptim's best top-1 accuracy is above each of the three others', averaged over models."""
     sides = {
         arm: over_models(scores(context, what=TRAINING, model=model, arm=arm) for model in models)
         for arm in (OPTIM, *OTHERS)
@@ -344,16 +352,16 @@ def gains_in_words(gains: Mapping[str, Difference]) -> str:
 
 @judge(PAPER, "text_overall_accuracy", "positive")
 def positive(context: Context) -> Finding:
-    """Holds if PipeOptim's mean gains over all three approaches are above 0."""
+    """Holds if PipeOptim's mean gain over each of the three approaches is above 0."""
     gains = mean_gains(context)
     return trend(context, all_of(step.above() for step in gains.values()), gains_in_words(gains), SEEDS, what=TRAINING)
 
 
 @judge(PAPER, "text_overall_accuracy", "as_printed")
 def gains_as_printed(context: Context) -> Finding:
-    """Holds if further runs could give the printed mean gains, and the larger of the two models' gains.
+    """Holds if each printed gain, mean or larger of two models', could be one more pair of our runs.
 
-    For PipeDream-2BW, the mean is that of table VI (ambiguity D8).
+    The mean over PipeDream-2BW is taken from table VI, which the text contradicts (ambiguity D8).
     """
     gains, reported = mean_gains(context), context.result.reported
     each = [mean_gains(context, [model]) for model in TARGETS]

@@ -1,4 +1,4 @@
-"""Figures 1 and 2: the weight versions that minibatch 5 reads under each schedule. All claims are exact."""
+"""Figures 1 and 2: the weights that minibatch 5 reads under each schedule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ MINIBATCH, MICROBATCH = (f"time (one {size}'s forward = 1)" for size in ("miniba
 
 
 def weights(row: Row) -> str:
-    """The label of a pass: W_k in the paper's numbering, in which W1 are the initial weights; W^_{k+s} if predicted."""
+    """A pass's label: the weights that it reads, numbered as in the paper.
+
+    Initial weights are W_1; weights predicted s updates ahead of W_k are W^_{k+s}.
+    """
     version = row["reads"] + 1
     ahead = int(row["ahead"])
     return rf"$\hat{{W}}_{{{version}+{ahead}}}$" if ahead else f"$W_{{{version}}}$"
@@ -51,7 +54,7 @@ def figure_2(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_1a", "reads_own_version")
 def own_version(context: Context) -> Finding:
-    """Holds if every pass of the run reads the version of its minibatch's number."""
+    """Holds if every pass of minibatch t reads W_t."""
     rows = passes(log_of(context))
     wrong = [row for row in rows if row["reads"] != row["minibatch"]]
     return exact(not wrong, f"{len(rows) - len(wrong)} of {len(rows)} passes read the version of their own number")
@@ -59,7 +62,7 @@ def own_version(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1b", "bubbles")
 def bubbles(context: Context) -> Finding:
-    """Holds if every GPU idles for some of every minibatch's time, from its first pass to the end of its flush."""
+    """Holds if each GPU is idle for some time of every minibatch, from its first pass until its flush is over."""
     log = log_of(context)
     shares = []
     for number in sorted({row["minibatch"] for row in log.rows}):
@@ -85,7 +88,7 @@ judge(PAPER, "figure_1c", "one_at_a_time")(one_at_a_time)
 
 @judge(PAPER, "figure_1d", "forward_versions")
 def forward_versions(context: Context) -> Finding:
-    """Holds if minibatch 5's forwards read the printed versions on GPUs 0 to 3, in the paper's numbering."""
+    """Holds if the forwards of minibatch 5 read the printed weights on each GPU."""
     versions = [1 + version for version in reads_of(log_of(context, arm="weight stashing"), FOLLOWED, "F")]
     return exact(
         versions == context.result.reported["forward_weights_minibatch_5"],
@@ -95,14 +98,14 @@ def forward_versions(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1d", "backward_without_stashing")
 def without_stashing(context: Context) -> Finding:
-    """Holds if without stashing minibatch 5's backward on GPU 0 reads the printed version."""
+    """Holds if, without stashing, the backward of minibatch 5 on GPU 0 reads the printed weights."""
     version = 1 + reads_of(log_of(context, arm="no stashing"), FOLLOWED, "B")[0]
     return exact(version == context.result.reported["GPU0_weights_at_backward_without_stashing"], f"W{version}")
 
 
 @judge(PAPER, "figure_1d", "stashed_versions")
 def stashed_versions(context: Context) -> Finding:
-    """Holds if rank r keeps D - r versions."""
+    """Holds if rank r of D keeps D - r weight versions."""
     copies = log_of(context, arm="weight stashing").summary["weight_copies"]
     return exact(
         copies == [len(copies) - rank for rank in range(len(copies))],
@@ -112,7 +115,7 @@ def stashed_versions(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1d", "no_bubble")
 def no_bubble(context: Context) -> Finding:
-    """Holds if no GPU waits from the end of the first minibatch until the last one enters."""
+    """Holds if no GPU waits between the first minibatch's return and the entry of the last one."""
     holds, start, end = busy_once_full(log_of(context, arm="weight stashing"))
     words = "no GPU waits" if holds else "a GPU waits"
     return exact(
@@ -122,7 +125,7 @@ def no_bubble(context: Context) -> Finding:
 
 @judge(PAPER, "figure_2", "distances")
 def distances(context: Context) -> Finding:
-    """Holds if minibatch 5's forwards read the printed versions and predict the printed number of updates ahead."""
+    """Holds if the forwards of minibatch 5 read the printed weights, predicted the printed numbers of updates ahead."""
     rows = passes(log_of(context), FOLLOWED, "F")
     predicted = [f"{row['reads'] + 1}+{int(row['ahead'])}" for row in rows]
     return exact(
@@ -133,7 +136,7 @@ def distances(context: Context) -> Finding:
 
 @judge(PAPER, "figure_2", "backward_reads_w5")
 def backward_reads_w5(context: Context) -> Finding:
-    """Holds if all backwards of minibatch 5 read the printed version."""
+    """Holds if the backwards of minibatch 5 read the printed weights on every GPU."""
     versions = {1 + version for version in reads_of(log_of(context), FOLLOWED, "B")}
     return exact(
         versions == {context.result.reported["backward_weights"]},

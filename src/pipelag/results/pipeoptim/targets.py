@@ -1,4 +1,4 @@
-"""Epochs and hours to a target accuracy, for figures 9 and 10 and table VI: trained epochs times simulated hours."""
+"""Epochs and hours to a target accuracy (figures 9 and 10, table VI): trained epochs, times a simulated epoch."""
 
 from __future__ import annotations
 
@@ -12,34 +12,38 @@ from pipelag.results.pipeoptim.throughput import GPIPE, OPTIM, rates
 from pipelag.results.pipeoptim.training import diverged, missing, other_arms, scores
 from pipelag.results.verdict import NotLogged, need
 
-IMAGES = 100_000  # in Tiny-ImageNet's training set, which is an epoch in hours and in table VI
+IMAGES = 100_000  # images of Tiny-ImageNet's training set, which an epoch of table VI goes through
 TARGETS = {"ResNet-101": 66.0, "Inception-V3": 55.5}
-# At other scales than the paper's, the target is this share of the lowest of the approaches' best accuracies. It is as
-# close below it as the paper's targets are (66 % to 66.12 %, 55.5 % to 55.55 %), so that all approaches reach it.
+# Where the runs are not the paper's, the target is this share of the lowest of the approaches' best accuracies, so that
+# all approaches reach it. It is as near below as the paper's targets are (66 % of 66.12 %, 55.5 % of 55.55 %).
 SHARE = 0.998
 TRAINING = "training"
 
 
 def seconds_of_epoch(context: Context, model: str, arm: str) -> float | None:
-    """The simulated seconds of an epoch of the paper's training set; None without a log."""
+    """Simulated seconds of an epoch of the paper's training set; None without a log."""
     rate = rates(context.log(what="plan", model=model)).get(arm)
     return IMAGES / rate if rate else None
 
 
 def hours_of_epoch(context: Context, model: str, arm: str) -> float:
-    """The simulated hours of an epoch of the paper's training set. Raises `NotLogged` without a log."""
+    """Simulated hours of an epoch of the paper's training set, for a judge.
+
+    Raises:
+        NotLogged: the approach has no logged throughput.
+    """
     return need(seconds_of_epoch(context, model, arm), f"the simulated epoch of {model} under {arm}") / 3600
 
 
 @dataclass(frozen=True)
 class Goal:
-    """An accuracy in percent that runs have to reach, and its name in the text."""
+    """A target accuracy in percent, and how sentences name it."""
 
     value: float
     text: str
 
     def arrivals(self, context: Context, **labels: str) -> Arrivals:
-        """When runs reach the goal, in epochs by seed.
+        """When the runs with these labels reach the target, by seed.
 
         Raises:
             NotLogged: a seed has no log, or diverged.
@@ -51,7 +55,14 @@ class Goal:
         return arrivals
 
     def arrival(self, item: Item, named: str) -> Arrival:
-        """When a run reaches the goal, in epochs."""
+        """When a run reaches the target.
+
+        Args:
+            named: what sentences call the run.
+
+        Raises:
+            NotLogged: it has no log or no evaluation, or diverged.
+        """
         rows = [row for row in item.log.rows if row.get("accuracy") is not None] if item.log is not None else []
         if diverged(item) or not rows:
             raise NotLogged(f"{named}: {missing(item)}")
@@ -64,9 +75,7 @@ def trainings(context: Context, **labels: str) -> list[Item]:
 
 
 def goal_of(context: Context, model: str) -> Goal:
-    """The goal for a model: the paper's target, or, at scales that fall short of it, one that every approach reaches.
-
-    The latter is `SHARE` of the best accuracy of the worst approach's worst seed.
+    """The paper's target in the paper's runs; in others a target just below the best accuracy of the worst approach.
 
     Raises:
         NotLogged: an approach has no log, diverged or does not learn.
@@ -85,14 +94,15 @@ def goal_of(context: Context, model: str) -> Goal:
 
 
 def in_words(arrivals: Arrivals) -> str:
-    """The epochs (or another unit) to the goal by seed, in words."""
+    """Arrivals by seed, in words."""
     return " ".join("never" if arrival.never else f"{arrival.by:.3g}" for arrival in arrivals.values())
 
 
 def first_to_target(context: Context, model: str, hours: bool) -> tuple[bool | None, bool | None, str]:
-    """Whether PipeOptim is the first at the target, whether GPipe is the last, and each arrival in words.
+    """Whether PipeOptim is the first at the target, whether GPipe is the last, and when each arrives, in words.
 
-    Paired over seeds, wherever between two evaluations the runs arrive. hours: compare hours instead of epochs.
+    Args:
+        hours: compare times; epochs otherwise.
     """
     goal, by_arm = goal_of(context, model), {}
     for arm in other_arms(context, (), what=TRAINING, model=model):
@@ -102,14 +112,14 @@ def first_to_target(context: Context, model: str, hours: bool) -> tuple[bool | N
     first = all_of(later(by_arm[arm], by_arm[OPTIM]) for arm in by_arm if arm != OPTIM)
     slow = all_of(later(by_arm[GPIPE], by_arm[arm]) for arm in by_arm if arm != GPIPE)
     texts = ", ".join(f"{arm} {in_words(arrivals)}" for arm, arrivals in by_arm.items())
-    return first, slow, f"{'hours' if hours else 'epochs'} to {goal.text}, by an evaluation: {texts}"
+    return first, slow, f"{'hours' if hours else 'epochs'} to {goal.text}, as evaluated: {texts}"
 
 
 def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
-    """PipeOptim's speedup to the target over each other approach, over seeds; and all of them in words.
+    """How many times as fast as each other approach PipeOptim reaches the target, over seeds; and the same in words.
 
     Raises:
-        NotLogged: an approach does not reach the target with some seed.
+        NotLogged: an approach does not reach it with some seed.
     """
     goal, hours = goal_of(context, model), {}
     for arm in other_arms(context, (), what=TRAINING, model=model):
@@ -129,7 +139,7 @@ def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
 
 
 def printed_speedups(context: Context, model: str) -> dict[str, float]:
-    """The speedups from table VI's total times, rounded to hundredths as in the text."""
+    """The speedups that follow from table VI's total times, rounded to two decimals as in the text."""
     total = {
         row["approach"]: row["total_h"] for row in context.paper.results["table_6"].reported if row["model"] == model
     }

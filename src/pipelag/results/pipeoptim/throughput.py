@@ -1,4 +1,4 @@
-"""Figures 6 and 8, and section V-C's claims on throughput: the approaches on one straight plan, simulated."""
+"""Figures 6 and 8, and section V-C on throughput: the approaches over one straight plan, simulated."""
 
 from __future__ import annotations
 
@@ -34,31 +34,35 @@ COLOURS = {
 FIGURES = tuple(f"figure_6{letter}" for letter in "abcdefgh")
 ORDER = (GPIPE, PIPEDREAM, OPTIM, TWO_BW, VANILLA)  # figure 8's order, from the slowest
 LARGEST = ", largest"
-STASHED = {PIPEDREAM: "below_PipeDream_percent", TWO_BW: "below_2BW_percent"}  # the keys of their printed percentages
-HALF_A_TENTH = 0.05  # half a unit of the last digit of these percentages
+STASHED = {PIPEDREAM: "below_PipeDream_percent", TWO_BW: "below_2BW_percent"}  # keys of the printed percents
+HALF_A_TENTH = 0.05  # percent: half a unit of their last digit
 SIGN = "the sign: all are simulated over the same profile and plan, without noise"
-TIE = 0.1  # percent, far below the accuracy of data sheets
+TIE = 0.1  # percent: far below the accuracy of data sheets
 NO_DIFFERENCE = f"less than {TIE} % is no difference"
-MOST = f"more than half of the models, each by its sign; {NO_DIFFERENCE}, and where these decide it cannot be told"
-# An error in a profile affects both approaches that are simulated over it. So each speed may be a tenth off, but their
-# difference of a few percent is not.
+MOST = f"more than half of the models, each by its sign; {NO_DIFFERENCE}, and where these decide it cannot be judged"
+# An error of a profile is in the speeds of both approaches that are simulated over it. So, although each speed may be a
+# tenth off, the few percent between them hardly change, and they can be compared.
 SHARE = 2.0
 SHARE_WORDS = "each within a factor of two of the printed percents"
 
 
 def arm_rows(log: RunLog | None) -> dict[str, dict[str, Any]]:
-    """The rows of a plan's arms by name; empty without a log."""
+    """The rows of a plan's log that are about an arm, by its name."""
     return {row["arm"]: row for row in log.rows if row["what"] == "arm"} if log else {}
 
 
 def rates(log: RunLog | None) -> dict[str, float]:
-    """The samples per second by arm; arms without a simulated time are left out."""
+    """Samples per second by arm; an arm without a time is left out."""
     speeds = {name: row.get("samples_per_second") for name, row in arm_rows(log).items()}
     return {name: rate for name, rate in speeds.items() if rate}
 
 
 def rates_of(context: Context, **labels: str) -> dict[str, float]:
-    """`rates` of one run, for a judge. Raises `NotLogged` if an arm in the config has none."""
+    """`rates` of one run, for a judge.
+
+    Raises:
+        NotLogged: an arm that the config asks for has no rate.
+    """
     speeds = rates(log_of(context, **labels))
     arms = context.select(**labels)[0].arm.spec.options["arms"]
     missing = [name for name in arms if name not in speeds]
@@ -69,7 +73,7 @@ def rates_of(context: Context, **labels: str) -> dict[str, float]:
 
 @drawing(PAPER, *FIGURES)
 def figure_6(context: Context) -> Drawn:
-    """Simulated throughput, a bar per approach in the same colour and place as in all figures."""
+    """A bar per approach, which has the same colour and place in every figure."""
     (model,), (optimizer,) = context.values("model"), context.values("optimizer")
     logged = arm_rows(context.log())
     rows = [
@@ -85,7 +89,7 @@ def figure_6(context: Context) -> Drawn:
 
 
 def misfits(context: Context) -> list[str]:
-    """A note per model whose passes need more memory than a GPU has, by the logs' count."""
+    """A sentence per model for which passes of some approach take more memory than a GPU has, as the logs count it."""
     sentences = []
     for model, log in by_model(context).items():
         arms = arm_rows(log)
@@ -102,10 +106,7 @@ def in_words(speeds: Mapping[str, float], names: tuple[str, ...]) -> str:
 
 
 def gpipe_lowest(context: Context) -> Finding:
-    """Holds if every asynchronous approach is faster than GPipe.
-
-    Simulated rates have no noise, so the sign decides, but less than 0.1 % counts as no difference.
-    """
+    """Holds if GPipe's throughput is below that of every asynchronous approach."""
     speeds = rates_of(context)
     holds = all_of(faster(percent(rate, speeds[GPIPE])) for name, rate in speeds.items() if name != GPIPE)
     return measured(context, holds, in_words(speeds, ARMS), f"{SIGN}; {NO_DIFFERENCE}")
@@ -116,18 +117,18 @@ for _name in FIGURES:
 
 
 def percent(rate: float, other: float) -> float:
-    """How much faster a rate is than another, in percent."""
+    """By how many percent a rate is above another."""
     return 100 * (rate / other - 1)
 
 
 def faster(percents: float) -> bool | None:
-    """Whether this many percent are faster; None if they are too few to count as a difference."""
+    """Whether a lead in percent is above 0; None where it is so small that it is no difference (`TIE`)."""
     return None if abs(percents) <= TIE else percents > 0
 
 
 @drawing(PAPER, "text_throughput")
 def text_throughput(context: Context) -> Drawn:
-    """PipeOptim's throughput over the others', a row per model; means, extremes and printed numbers below."""
+    """A row per model; below them means, extremes and the printed numbers."""
     others = (GPIPE, PIPEDREAM, TWO_BW, SPECTRAIN, XPIPE)
     models: list[dict[str, Any]] = []
     for model, log in by_model(context).items():
@@ -159,10 +160,7 @@ def text_throughput(context: Context) -> Drawn:
 
 
 def gains(context: Context, other: str, optimizer: str = "") -> dict[str, float]:
-    """By how many percent PipeOptim is faster than another approach, by model.
-
-    optimizer: take only the models trained with it.
-    """
+    """By how many percent PipeOptim's throughput is above another approach's, by model; for a judge."""
     labels = {"optimizer": optimizer} if optimizer else {}
     models = [m for m in context.values("model") if context.select(model=m, **labels)]
     speeds = {model: rates_of(context, model=model) for model in models}
@@ -176,14 +174,17 @@ def listed(values: Mapping[str, float]) -> str:
 
 @judge(PAPER, "text_throughput", "above_gpipe")
 def above_gpipe(context: Context) -> Finding:
-    """Holds if PipeOptim is faster than GPipe for every model, by the sign of the difference."""
+    """Holds if PipeOptim's throughput is above GPipe's for every model."""
     percents = gains(context, GPIPE)
     return measured(context, all_of(map(faster, percents.values())), listed(percents), f"{SIGN}; {NO_DIFFERENCE}")
 
 
 @judge(PAPER, "text_throughput", "gain_over_gpipe")
 def gain_over_gpipe(context: Context) -> Finding:
-    """Holds if PipeOptim's mean and greatest speedup over GPipe with AdamW are as printed, within a factor of 1.2."""
+    """Holds if the mean and the largest gain over GPipe with AdamW are the printed ones.
+
+    Compared are the ratios of rates, which must be within a factor of `plans.SPEED` of the printed ones.
+    """
     percents = gains(context, GPIPE, "AdamW")
     mean, most = fmean(percents.values()), max(percents.values())
     pairs = zip((mean, most), context.result.reported["over_GPipe_AdamW_percent"], strict=True)
@@ -195,9 +196,9 @@ def gain_over_gpipe(context: Context) -> Finding:
 
 @judge(PAPER, "text_throughput", "comparable")
 def comparable(context: Context) -> Finding:
-    """Holds if PipeOptim's rate is within 16.5 % of PipeDream's and 14.1 % of PipeDream-2BW's for every model.
+    """Holds if PipeOptim's throughput is near that of both approaches that stash, for every model.
 
-    These are the greatest differences that the paper itself calls comparable.
+    Near is within the largest differences that the paper prints: 16.5 % of PipeDream's and 14.1 % of PipeDream-2BW's.
     """
     percents = {other: gains(context, other) for other in STASHED}
     most = {other: context.result.reported[key][1] for other, key in STASHED.items()}
@@ -208,9 +209,9 @@ def comparable(context: Context) -> Finding:
 
 
 def below(other: str, key: str) -> Judge:
-    """A judge that decides whether PipeOptim's mean and greatest loss of throughput are the printed ones.
+    """A judge: whether PipeOptim's throughput is lower than another's by the printed percents, on average and at most.
 
-    The percentages must agree within a factor of two. The speeds are not compared, as their error is common to both.
+    The percents are compared, within a factor of `SHARE`: the tolerance of rates is wider than all of them.
     """
 
     def judged(context: Context) -> Finding:
@@ -218,7 +219,8 @@ def below(other: str, key: str) -> Judge:
         lower = -fmean(percents.values()), -min(percents.values())
         printed = context.result.reported[key]
         holds = all(near(ours, theirs, SHARE) for ours, theirs in zip(lower, printed, strict=True))
-        why = "{:.2f} % lower on average, up to {:.2f} %, for {} and {} %: ".format(*lower, *printed) + listed(percents)
+        words = "{:.2f} % lower on average, up to {:.2f} %; printed {} and {} %; "
+        why = words.format(*lower, *printed) + listed(percents)
         return measured(context, holds, why, SHARE_WORDS)
 
     return judged
@@ -229,9 +231,9 @@ judge(PAPER, "text_throughput", "below_2bw")(below(TWO_BW, STASHED[TWO_BW]))
 
 
 def mostly_above(percents: Mapping[str, float]) -> tuple[bool | None, str]:
-    """Whether more than half of the models have a percentage above 0, and how many, in words.
+    """Whether more than half of the models are above 0, and how many are, in words.
 
-    None if models without a difference (`TIE`) decide.
+    None where models with less than `TIE` percent would decide.
     """
     ahead, behind = (sum(sign * value > TIE for value in percents.values()) for sign in (1, -1))
     half, level = len(percents) / 2, len(percents) - ahead - behind
@@ -241,15 +243,15 @@ def mostly_above(percents: Mapping[str, float]) -> tuple[bool | None, str]:
 
 @judge(PAPER, "text_throughput", "mostly_above_xpipe")
 def mostly_above_xpipe(context: Context) -> Finding:
-    """Holds if PipeOptim is faster than XPipe for more than half of the models."""
+    """Holds if PipeOptim's throughput is above XPipe's for more than half of the models."""
     return measured(context, *mostly_above(gains(context, XPIPE)), MOST)
 
 
 @judge(PAPER, "text_throughput", "below_stashing")
 def below_stashing(context: Context) -> Finding:
-    """Holds if for more than half of the models both stashing approaches are faster than both that predict.
+    """Holds if both approaches that stash are faster than both that predict, for more than half of the models.
 
-    PipeDream and PipeDream-2BW stash, PipeOptim and XPipe predict.
+    For each model the slower of those that stash is compared with the faster of those that predict.
     """
     speeds = {model: rates_of(context, model=model) for model in context.values("model")}
     margins = {m: percent(min(r[PIPEDREAM], r[TWO_BW]), max(r[OPTIM], r[XPIPE])) for m, r in speeds.items()}
@@ -280,7 +282,7 @@ def figure_8(context: Context) -> Drawn:
 
 
 def minibatches(context: Context) -> Iterator[str]:
-    """Notes on figure 8: the sequences per update of each approach, and the sizes of the largest passes."""
+    """Sentences on figure 8: how many sequences each approach's update has, in passes of 8 and in the largest."""
     nodes = ", ".join(context.values("nodes"))
     for ending, panel in PASSES.items():
         arms: dict[str, list[str]] = {}
@@ -295,9 +297,9 @@ def minibatches(context: Context) -> Iterator[str]:
 
 @judge(PAPER, "figure_8", "order")
 def order(context: Context) -> Finding:
-    """Holds if the approaches have the claimed order of throughput on every number of nodes.
+    """Holds if throughputs are in the claim's order on every number of nodes, with passes of 8 and with the largest.
 
-    The paper does not state the size of a pass, so passes of 8 sequences and the largest that fit must agree.
+    The paper does not say which passes it takes, so both are judged. Where they disagree nothing is told.
     """
     texts: list[str] = []
     holds = []
@@ -311,5 +313,7 @@ def order(context: Context) -> Finding:
             texts.append(f"{panel}, nodes {nodes}: " + ", ".join(f"{v:.2f}" for v in line))
         holds.append(all_of(right))
     why = f"sequences/s of {', '.join(ORDER)}: " + "; ".join(texts)
-    words = f"{SIGN}; {NO_DIFFERENCE}; where passes of 8 and the largest give different answers it cannot be told"
+    words = (
+        f"{SIGN}; {NO_DIFFERENCE}; where passes of 8 and the largest give different answers, the claim cannot be judged"
+    )
     return measured(context, agreed(*holds), why, words)

@@ -1,4 +1,4 @@
-"""Read PipeOptim's training runs: accuracies and BLEU by seed, and comparisons of approaches."""
+"""Reading PipeOptim's trainings: accuracies and BLEU by seed, and how approaches are compared by them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pipelag.results.logs import Item, RunLog
 from pipelag.results.pipeoptim.throughput import OPTIM
 from pipelag.results.verdict import NotLogged
 
-# "About" equal means within a point on the paper's data: the rows that it calls comparable, PipeOptim and SpecTrain
+# "About" as good is within a point on the paper's data: rows that the paper calls comparable, PipeOptim and SpecTrain
 # with SGDM, are 0.03 to 0.91 apart. On data that a network learns in seconds, approaches lie tens of points apart.
 ABOUT, ABOUT_ELSEWHERE = 1.0, 5.0
 ROUNDED = 0.005  # half a unit of the last digit of a printed mean or difference
-SCATTERED = 1 / 3  # seeds are named whose standard deviation is above this share of their mean
+SCATTERED = 1 / 3  # seeds are named whose standard deviation is a larger share of their mean
 Values = dict[int, float]  # by seed
 How = Callable[[Sequence[float]], float]  # reduces a run's evaluations to one number
 
@@ -28,17 +28,21 @@ def last(values: Sequence[float]) -> float:
 
 
 def begin(share: float) -> How:
-    """A function for the mean of the first share of a run's evaluations, at least one."""
+    """A function that gives the mean of the evaluations in the first part of a run; one evaluation at least.
+
+    Args:
+        share: that part, of the whole run.
+    """
     return lambda values: fmean(values[: max(1, round(share * len(values)))])
 
 
 def metric_of(model: str) -> str:
-    """The metric that a model is tested by."""
+    """The column of the evaluations that a model is tested by."""
     return "bleu" if model.startswith("GNMT") else "accuracy"
 
 
 def title_of(model: str) -> str:
-    """The title of an axis for a model's metric."""
+    """The title of an axis with what a model is tested by."""
     return "BLEU" if model.startswith("GNMT") else "top-1 accuracy (%)"
 
 
@@ -48,9 +52,9 @@ def points(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
 
 
 def one_number(item: Item, how: How, metric: str) -> float | None:
-    """A run's evaluations reduced to one number; None without a log, or if it diverged.
+    """The number that `how` makes of a run's evaluations; None without a log, or where the run diverged.
 
-    The evaluations before a run diverges say nothing.
+    What a diverged run reached before says nothing.
     """
     if item.log is None or diverged(item):
         return None
@@ -64,13 +68,13 @@ def one_number(item: Item, how: How, metric: str) -> float | None:
 
 
 def scores(context: Context, how: How = max, metric: str = "", **labels: str) -> Values:
-    """One number for each run with these labels, by seed (`one_number`), for a judge.
+    """The number that `how` makes of each run with these labels, by seed, for a judge.
 
     Args:
-        metric: by default the model's own.
+        metric: a column of the evaluations; by default what the model is tested by.
 
     Raises:
-        NotLogged: a seed that the scale asks for has no number, or did not learn.
+        NotLogged: unless all seeds that were asked for have a number, and the network learned.
     """
     chosen, values = asked_for(context.select(**labels)), {}
     what = ", ".join(value for key, value in labels.items() if key != "what")
@@ -86,7 +90,7 @@ def scores(context: Context, how: How = max, metric: str = "", **labels: str) ->
 
 
 def diverged(item: Item) -> bool:
-    """Whether a run diverged, by its log."""
+    """Whether a run has a log that ends in divergence."""
     return item.log is not None and item.log.diverged_at is not None
 
 
@@ -98,13 +102,13 @@ def missing(item: Item) -> str:
 
 
 def about(context: Context, **labels: str) -> tuple[float, str]:
-    """How many points count as about equal for these runs, and the tolerance in words."""
+    """How far apart scores of these runs may be that are about the same; and the same in words."""
     near = ABOUT_ELSEWHERE if context.shortfall(**labels) else ABOUT
     return near, f"about is within {near:g} point{'s' if near > 1 else ''}; {SEEDS}"
 
 
 def other_arms(context: Context, besides: Sequence[str] = (OPTIM,), **labels: str) -> list[str]:
-    """The approaches of these runs without those in `besides`."""
+    """The approaches of these runs, without some (`besides`)."""
     arms = dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels))
     return [arm for arm in arms if arm not in besides]
 
@@ -118,18 +122,21 @@ def above(
     margin: float = 0.0,
     **labels: str,
 ) -> tuple[bool | None, str]:
-    """Whether an approach is above each of the others by a margin, paired over seeds; and by how much, in words.
+    """Whether an approach is above each of the others, and how far, in words.
 
-    An approach without a number leaves the answer open, unless another one makes it False.
+    Where another has no number, that comparison cannot be told, and so the approach is not above all.
 
-    margin: may be negative, for "at least as good".
+    Args:
+        how: makes one number of a run's evaluations.
+        metric: a column of the evaluations; by default what the model is tested by.
+        margin: how far above; it may be negative.
     """
     values, words = scores(context, how, metric, arm=arm, **labels), []
     outcomes: list[bool | None] = []
     for other in others:
         try:
             step = Difference.of(values, scores(context, how, metric, arm=other, **labels))
-        except NotLogged as error:  # another approach can still make the claim fail
+        except NotLogged as error:  # another approach that is above it makes the answer "no" all the same
             outcomes.append(None)
             words.append(f"{other} unknown ({error})")
         else:
@@ -140,7 +147,7 @@ def above(
 
 @dataclass(frozen=True)
 class Uneven(Difference):
-    """A mean over models that have different seeds. It cannot be paired over seeds, so it has no interval or test."""
+    """A mean over models that have different seeds. No seed has it, so that it has no interval and decides nothing."""
 
     def text(self, digits: int = 2) -> str:
         """The mean in words."""
@@ -148,10 +155,7 @@ class Uneven(Difference):
 
 
 def over_all(each: Iterable[tuple[Values, Values]]) -> Difference:
-    """By how much the first is above the second, averaged over models. each: a pair of values by seed per model.
-
-    If models have different seeds, the mean has no interval (`Uneven`).
-    """
+    """How far the first is above the second, averaged over models; `each` has both sides of a model, by seed."""
     pairs = list(each)
     if len({frozenset(side) for pair in pairs for side in pair}) == 1:
         return Difference.of(*(over_models(side) for side in zip(*pairs, strict=True)))
@@ -160,7 +164,7 @@ def over_all(each: Iterable[tuple[Values, Values]]) -> Difference:
 
 
 def by_words(items: Iterable[Item], words: Callable[[Item], str]) -> str:
-    """Approaches with a description each, in words; those with the same description are named together."""
+    """What is said of approaches, in words; those of which the same is said stand together."""
     arms: dict[str, dict[str, None]] = {}
     for item in items:
         arms.setdefault(words(item), {})[item.arm.labels["arm"]] = None
@@ -168,15 +172,15 @@ def by_words(items: Iterable[Item], words: Callable[[Item], str]) -> str:
 
 
 def samples_of(item: Item) -> str:
-    """The samples of an update in words: of one pass, or of several that are summed."""
+    """The samples of an update: "64" of one pass, "4 x 16" of several microbatches."""
     many = item.arm.spec.phases[-1].microbatches
     return str(item.arm.spec.batch) if many == 1 else f"{many} x {item.arm.spec.batch // many}"
 
 
 def per_model(context: Context, describe: Callable[[list[Item]], str]) -> str:
-    """A description of each model's logged training runs, in words.
+    """What `describe` says of each model's logged trainings, in words.
 
-    Models with the same description are named together, or not at all if it is the same for all.
+    Models of which the same is said stand together, without their names if these are all.
     """
     by_text: dict[str, list[str]] = {}
     for model in context.values("model"):
@@ -187,7 +191,7 @@ def per_model(context: Context, describe: Callable[[list[Item]], str]) -> str:
 
 
 def splits(context: Context) -> list[str]:
-    """A note on the samples of an update; empty if approaches do not differ in them."""
+    """A sentence on the samples of an update, where some approaches sum several microbatches; none otherwise."""
 
     def describe(runs: list[Item]) -> str:
         summed = [item for item in runs if item.arm.spec.phases[-1].microbatches > 1]
@@ -204,20 +208,20 @@ def updates_of(item: Item) -> str:
 
 
 def updates(context: Context) -> list[str]:
-    """A note on the updates of approaches that see the same samples in minibatches of different sizes."""
+    """A sentence on how many updates each approach makes of the same samples, in minibatches of different sizes."""
     words = per_model(context, lambda runs: by_words(runs, updates_of))
     rates = {item.arm.spec.optimizer.lr for item in context.logged() if item.arm.spec.optimizer is not None}
     return [f"Updates{', all at one rate' if len(rates) == 1 else ''}: {words}."] if words else []
 
 
 def layers_of(context: Context, model: str) -> int | None:
-    """The number of layers of a network that is smaller than the paper's; None if it is not, or has no such option."""
+    """How many layers a model has here, where it is smaller than the paper's and its options say so."""
     networks = [item.arm.spec.model for item in context.logged(model=model) if item.arm.spec.kind == "train"]
     return networks[0].options.get("layers") if networks and networks[0] and context.smaller(model=model) else None
 
 
 def scattered(context: Context) -> list[str]:
-    """A note per model and approach whose seeds are too far apart for their mean to say much."""
+    """A sentence for each approach to a model whose seeds are so far apart that their mean says little."""
     sentences = []
     for model, arm, optimizer in dict.fromkeys(
         (item.arm.labels["model"], item.arm.labels["arm"], item.arm.labels["optimizer"]) for item in context.logged()
@@ -245,7 +249,7 @@ def curve_rows(items: Iterable[Item], metric: str, line: Callable[[Item], str] |
 
 
 def panel_of(context: Context, model: str, items: Iterable[Item]) -> str:
-    """The title of a panel: the model, whether it is smaller than the paper's, the optimizer and the data."""
+    """What a panel shows: the model, "small" if it is smaller than the paper's, its optimizer and its data."""
     titles = [(item.log.summary.get("data") or {}).get("title", "?") for item in items if item.log is not None]
     layers = layers_of(context, model)
     small = (f" (small, {layers} layers)" if layers else " (small)") if context.smaller(model=model) else ""

@@ -114,9 +114,11 @@ def ratios_as_printed(context: Context) -> Finding:
             for one, top in readings
         )
     )
-    why = f"{mean:.1f}x on (geometric) average for {printed['ratio_avg_x']}x ({longer:.1f}x with {LONGER} words of a "
-    why += f"review for the LSTM's {words}), at most {most:.0f}x for {printed['ratio_max_x']}x; {over(sent)}; with "
-    why += f"gradients counted one way alone {ONE_WAY * mean:.1f}x, at most {ONE_WAY * most:.0f}x"
+    why = (
+        f"{mean:.1f}x on (geometric) average, printed {printed['ratio_avg_x']}x ({longer:.1f}x with {LONGER} words of "
+    )
+    why += f"a review instead of {words} for the LSTM), at most {most:.0f}x, printed {printed['ratio_max_x']}x; "
+    why += f"{over(sent)}; with gradients counted one way alone {ONE_WAY * mean:.1f}x, at most {ONE_WAY * most:.0f}x"
     why += "; the readings do not agree, and ours was taken because the paper's words come out with it" * (
         holds is None
     )
@@ -181,7 +183,7 @@ def share_as_printed(context: Context) -> Finding:
     mean = by_reading(context)
     holds = [within(mean[g], printed["avg_percent"]) and within(most[g], printed["max_percent"]) for g in SUMMED]
     texts = [f"by a {gather} {mean[gather]:.1f} % on average and {most[gather]:.1f} % at most" for gather in SUMMED]
-    why = f"{', '.join(texts)}, for {printed['avg_percent']} and {printed['max_percent']} %"
+    why = f"{', '.join(texts)}; printed {printed['avg_percent']} and {printed['max_percent']} %"
     return timed(context, holds, why, SPEED_WORDS)
 
 
@@ -231,6 +233,6 @@ def backward_longer(context: Context) -> Finding:
 def longest_as_printed(context: Context) -> Finding:
     """Holds if the greatest ratio is the printed one within a factor of 1.2."""
     times, printed = backward_ratios(context), context.result.reported["backward_over_forward_max"]
-    why = f"at most {max(times.values()):.2f}x for {printed}x, mean {fmean(times.values()):.2f}x"
+    why = f"at most {max(times.values()):.2f}x (printed {printed}x), mean {fmean(times.values()):.2f}x"
     why += f"; {over(times)}{measured_words(context)}"
     return timed(context, (within(max(times.values()), printed),), why, SPEED_WORDS)

@@ -99,7 +99,7 @@ def beside(context: Context, models: Sequence[str]) -> str:
     first, second = (
         against(context, PIPED, models, piped=STASHED, timed=timed).evaluated.mean for timed in (FIRST, SECOND)
     )
-    return f"{first:.0f} % ({second:.0f} %) of PipeDream with stashing; in brackets {READ_AS[1]}"
+    return f"{first:.0f} % ({second:.0f} %) of PipeDream with stashing; in brackets: {READ_AS[1]}"
 
 
 def in_readings(of: Callable[[Arms], bool | None]) -> tuple[bool | None, str]:
@@ -199,7 +199,8 @@ def faster_here(other: str) -> Judge:
             or in_percent(context, model, other, *(percents[model, second] for second in (False, True)))
             for model in models
         ]
-        why = f"of the time of {named}: {'; '.join(texts)}; in brackets {READ_AS[1]}{simulated(context, other)}{words}"
+        why = f"time over that of {named}: {'; '.join(texts)}; in brackets: {READ_AS[1]}"
+        why += f"{simulated(context, other)}{words}"
         return trend(context, holds, why, OVER, what="training")
 
     return judged
@@ -214,10 +215,10 @@ def in_percent(context: Context, model: str, other: str, first: Gain, second: Ga
         for arms in (FIRST, SECOND)
     ]
     shares = [share(gain.evaluated) for gain in (first, second)]
-    text = f"{model} {shares[0]} and {alone[0]:.0f} % for an iteration ({shares[1]} and {alone[1]:.0f} %)"
+    text = f"{model} {shares[0]}, per iteration {alone[0]:.0f} % ({shares[1]}, per iteration {alone[1]:.0f} %)"
     if other == PIPED:
         with suppress(NotLogged):
-            text += f", of its one version {share(against(context, PIPED, (model,)).evaluated)}"
+            text += f", over its one version {share(against(context, PIPED, (model,)).evaluated)}"
     return text
 
 
@@ -227,7 +228,9 @@ def simulated(context: Context, other: str) -> str:
     with suppress(NotLogged):
         gain = timing.average(timing.gains(context, DUAL, other))
         of = printed["data_avg" if other == DATA else "pipedream_avg"]
-        return f"; iterations are simulated, on the six networks {gain:.2f}x as many a second as {other}'s for {of}x"
+        return (
+            f"; iterations are simulated: on the six networks {gain:.2f}x as many per second as {other} ({of}x printed)"
+        )
     return ""
 
 
@@ -279,7 +282,7 @@ def as_printed(group: str, printed: dict[str, float], context: Context) -> Findi
     texts = []
     for other, key in OTHERS.values():
         first, second = (against(context, other, models, timed=timed).evaluated for timed in (FIRST, SECOND))
-        texts.append(f"{share(first)} ({second.mean:.0f} %) of {other}'s time for {printed[key]} %")
+        texts.append(f"{share(first)} ({second.mean:.0f} %) of {other}'s time, printed {printed[key]} %")
     why = f"{', '.join(texts)}, {beside(context, models)}{words}"
     return sized(
         context, outcome, why, f"geometric means over models, {SPEED_WORDS}; over seeds, {BETWEEN}", what="training"
@@ -338,7 +341,7 @@ def headline_time(context: Context) -> Drawn:
     ]
     notes += ["ours: mean ± one standard deviation over seeds; PipeDream is timed with one version on all GPUs alone"]
     notes += by_network(context, readings)
-    notes += [f"trained not as in the paper: {short}"] if short else []
+    notes += [f"trained differently from the paper: {short}"] if short else []
     notes += [f"–: {'; '.join(lacking)}"] if lacking else []
     return Drawn(table=table(rows, cols, context.result.caption, [*notes, *below_tables(context)], rule_by="Models"))
 

@@ -212,7 +212,7 @@ def spectrain_near_data(context: Context) -> Finding:
         as_trained(context, "Transformer", arm)
     predicted, data = (evaluated(context, arm) for arm in (SPECTRAIN, DATA))
     if len(data) < 2 or set(predicted) != set(data):
-        raise NotLogged(f"how near is similar is told by several seeds of {DATA} of the Transformer")
+        raise NotLogged(f"how near counts as similar takes several seeds of {DATA} on the Transformer")
     near = {seed: apart(predicted[seed], data[seed]) for seed in predicted}
     among = {seed: fmean(apart(data[seed], data[other]) for other in data if other != seed) for seed in data}
     further = Difference.of(near, among)

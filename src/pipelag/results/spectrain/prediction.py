@@ -146,7 +146,7 @@ def small_ratio(context: Context) -> Finding:
     The paper's mean rests on spikes of the stale weights, and one spike more or less would change it by as much.
     """
     ours, printed = percent(context), context.result.reported["s3_mean_ratio_percent"]
-    why = f"{share(ours)} for {printed} %"
+    why = f"{share(ours)} (printed {printed} %)"
     words = "within a factor of 2 either way, as a spike more or less in the mean would make it; over seeds"
     return sized(context, ours.within(printed / FACTOR, printed * FACTOR), why, words, arm=SPECTRAIN)
 
@@ -172,7 +172,7 @@ def text_prediction_rmse(context: Context) -> Drawn:
     short = context.shortfall(arm=SPECTRAIN)
     notes = ["means over the run of the RMSE; every method against the stale weights of its own run"]
     notes += ["ours: mean ± one standard deviation over seeds"] if len(context.logged(arm=SPECTRAIN)) > 1 else []
-    notes += [f"not the paper's: {short}"] if short else []
+    notes += [f"different from the paper: {short}"] if short else []
     notes += [*filter(None, [seldom(context)]), FORESEEN, *below_tables(context)]
     return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Method"))
 

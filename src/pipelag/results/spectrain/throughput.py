@@ -109,7 +109,7 @@ def dualpipe_highest(context: Context) -> Finding:
 
     holds = in_both(lambda arms: all(min(leads(arms, gpus).values()) >= FASTER for gpus in GPUS))
     texts = [f"on {gpus} GPUs {over(leads(FIRST, gpus))} ({over(leads(SECOND, gpus))})" for gpus in GPUS]
-    why = f"DualPipe over the better of the others {'; '.join(texts)}; in brackets {READ_AS[1]}"
+    why = f"DualPipe over the better of the others {'; '.join(texts)}; in brackets: {READ_AS[1]}"
     return timed(context, holds, why, FASTER_WORDS)
 
 
@@ -122,7 +122,7 @@ def cnn_data_above_pipedream(context: Context) -> Finding:
 
     holds = in_both(lambda arms: all(min(leads(arms, gpus).values()) >= FASTER for gpus in GPUS))
     texts = [f"on {gpus} GPUs {over(leads(FIRST, gpus))} ({over(leads(SECOND, gpus))})" for gpus in GPUS]
-    why = f"Data P. over PipeDream {'; '.join(texts)}; in brackets {READ_AS[1]}"
+    why = f"Data P. over PipeDream {'; '.join(texts)}; in brackets: {READ_AS[1]}"
     return timed(context, holds, why, FASTER_WORDS)
 
 
@@ -167,7 +167,7 @@ def over_one_gpu(context: Context) -> tuple[list[float], float, str]:
     by_model, printed = speedups(context, DATA, DENSE), context.result.reported["FCN_RNN_4gpu"]
     means = [average(by_model), average(speedups(context, RING, DENSE))]
     share = printed["data_parallel_vs_single_percent"]
-    why = f"{100 * means[0]:.1f} % of a single GPU's throughput (by a ring {100 * means[1]:.0f} %) for {share} %: "
+    why = f"{100 * means[0]:.1f} % of a single GPU's throughput (by a ring {100 * means[1]:.0f} %), printed {share} %; "
     return means, share / 100, why + over(by_model)
 
 
@@ -197,10 +197,10 @@ def gain_as_printed(group: str, models: tuple[str, ...]) -> Judge:
 
         holds = in_both(lambda arms: all(within(mean(arms, other), factor) for other, factor in factors.items()))
         texts = [
-            f"{mean(FIRST, other):.2f}x for {factor:.2f}x over {other} ({mean(SECOND, other):.2f}x)"
+            f"over {other} {mean(FIRST, other):.2f}x ({mean(SECOND, other):.2f}x), printed {factor:.2f}x"
             for other, factor in factors.items()
         ]
-        return timed(context, holds, f"{', '.join(texts)}; in brackets {READ_AS[1]}", MEAN_WORDS)
+        return timed(context, holds, f"{'; '.join(texts)}; in brackets: {READ_AS[1]}", MEAN_WORDS)
 
     return judged
 
@@ -256,7 +256,7 @@ def imbalance_as_printed(context: Context) -> Finding:
     idle = {arm: mean_share(context, arm, imbalance) for arm in (PIPED, DUAL, PIPED_FREE, DUAL_FREE)}
     holds = in_both(lambda arms: all(within(idle[arms[scheme]], printed[scheme]) for scheme in (PIPED, DUAL)))
     texts = [f"{s} {idle[s]:.1f} % ({idle[SECOND[s]]:.1f} %) for {printed[s]} %" for s in (PIPED, DUAL)]
-    return timed(context, holds, f"{', '.join(texts)}; in brackets {READ_AS[1]}", SPEED_WORDS)
+    return timed(context, holds, f"{', '.join(texts)}; in brackets: {READ_AS[1]}", SPEED_WORDS)
 
 
 @judge(PAPER, "figure_11", "transfers_order")
@@ -285,7 +285,7 @@ def transfers_as_printed(context: Context) -> Finding:
     texts = [
         f"{name} {percent(FIRST, name):.1f} % ({percent(SECOND, name):.1f} %) for {printed[name]} %" for name in of
     ]
-    return timed(context, holds, f"{', '.join(texts)}; in brackets {READ_AS[1]}", SPEED_WORDS)
+    return timed(context, holds, f"{', '.join(texts)}; in brackets: {READ_AS[1]}", SPEED_WORDS)
 
 
 @judge(PAPER, "figure_11", "computing_longer")
@@ -303,7 +303,7 @@ def computing_longer(context: Context) -> Finding:
     longer = {s: {m: computing(m, DATA) / computing(m, s) for m in MODELS} for s in (PIPED, DUAL)}
     means = {scheme: average(by_model) for scheme, by_model in longer.items()}
     why = "; ".join(f"{means[scheme]:.2f}x {scheme}'s ({over(by_model)})" for scheme, by_model in longer.items())
-    why = f"Data P.'s computing time is {why}, for {factor:.2f}x"
+    why = f"Data P.'s computing time is {why}, printed {factor:.2f}x"
     if min(means.values()) < factor / SPEED:
         why += (
             ". Of the paper's two reasons a roofline knows the first in part, that a quarter of a minibatch leaves a "
@@ -391,7 +391,7 @@ def headline_as_printed(other: str, key: str) -> Judge:
         texts = [
             f"{names[second]}, {reading} {a:.2f}x, at most {b:.2f}x" for (reading, second), (a, b) in factors.items()
         ]
-        why = f"{mean:.2f}x for {printed[0]}x, at most {most:.2f}x for {printed[1]}x; {'; '.join(texts)}"
+        why = f"{mean:.2f}x (printed {printed[0]}x), at most {most:.2f}x (printed {printed[1]}x); {'; '.join(texts)}"
         return timed(context, holds, why, MEAN_WORDS)
 
     return judged

@@ -26,7 +26,7 @@ RING, PIPED_FREE, DUAL_FREE = "Data P., ring", "PipeDream, free clock", "DualPip
 Arms = Mapping[str, str]  # of the schemes, in a reading
 FIRST: Arms = {scheme: scheme for scheme in SCHEMES}
 SECOND: Arms = {DATA: RING, PIPED: PIPED_FREE, DUAL: DUAL_FREE}
-READ_AS = ("with a server and a common clock", "by a ring and without a common clock")
+READ_AS = ("with a server and a common clock", "with a ring and without a common clock")
 CHARGED, FREE = "weights moved", "weights for free"  # whether copying and predicting weights takes time
 READINGS = (CHARGED, FREE)
 GPUS = (2, 4)
@@ -140,7 +140,7 @@ def in_both(of: Callable[[Arms], bool]) -> tuple[bool, bool]:
 
 def disagreeing(outcomes: Sequence[bool | None]) -> str:
     """Why a claim cannot be judged whose two readings disagree, in words."""
-    words = {True: "holds", False: "fails", None: "is not told"}
+    words = {True: "holds", False: "fails", None: "cannot be judged"}
     readings = ", ".join(f"{how} it {words[outcome]}" for how, outcome in zip(READ_AS, outcomes, strict=True))
     return f"the two readings do not agree: {readings}"
 

@@ -162,7 +162,7 @@ def table_1(context: Context) -> Drawn:
         "stashing each GPU its own.",
         "Every accuracy printed is a multiple of 1/9,984: the paper evaluated 78 minibatches of 128.",
         "Ours: mean ± one standard deviation over seeds." if len(seeds) > 1 else "Ours: one seed.",
-        "A run that ends near chance does not learn; nothing is judged by an arm that has one, whichever it is.",
+        "A run that ends near chance does not learn; no claim is judged by an arm with such a run.",
         *below_tables(context),
     ]
     return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Model"))
@@ -356,7 +356,7 @@ def headline_accuracy(context: Context) -> Drawn:
         cols.append(Col("paper", paper(models), "{:+.2f}", f"drop, {title} (points)"))
         cols.append(Col("ours", ours(models), group=f"drop, {title} (points)"))
     short = context.shortfall(what="training")
-    notes = [f"ours not as in the paper: {short}"] if short else []
+    notes = [f"ours, different from the paper: {short}"] if short else []
     drops = table(rows, cols, context.result.caption)  # computing its cells fills `lacking`
     notes += [f"–: {'; '.join(lacking)}"] if lacking else []
     return Drawn(table=replace(drops, notes=[*notes, *below_tables(context)]))
@@ -368,7 +368,7 @@ def drop(arm: str, key: str) -> Judge:
     def judged(context: Context) -> Finding:
         difference = ahead(context, DATA, arm)
         printed = context.result.reported[key]
-        holds, why = difference.matches(printed, TENTHS), f"{difference.text()} for {printed} points"
+        holds, why = difference.matches(printed, TENTHS), f"{difference.text()} points (printed {printed})"
         return sized(context, holds, why, f"{ONE_MORE}; {half_a_unit(TENTHS)}", what="training")
 
     return judged

@@ -214,7 +214,7 @@ def precision(context: Context) -> Drawn:
             change = None
         rows.append({"arm": arm, **each, "change": change})
     cols = [Col("arm", "arm"), *(Col(name, name, "{}", "final accuracy %") for name in PRECISIONS)]
-    cols.append(Col("bfloat16 less float32", "change", "{}"))
+    cols.append(Col("bfloat16 minus float32", "change", "{}"))
     return Drawn(table(rows, cols, context.result.caption, notes(context)), data=tidy(context.items))
 
 
@@ -352,7 +352,7 @@ def at_rate(context: Context) -> str:
     ]
     if any(len(each) != 1 for each in rates):
         return CONTROL
-    return f"{CONTROL}, {rates[0].pop():g} for {rates[1].pop():g}"
+    return f"{CONTROL}, {rates[0].pop():g} instead of {rates[1].pop():g}"
 
 
 @drawing(PAPER, "figure_6")

@@ -155,7 +155,7 @@ def ends_alike(context: Context) -> Finding:
     """Holds if the two precisions of each arm end within two points of one another, by the whole interval."""
     changes = {arm: rounding(context, arm) for arm in arms_of(context)}
     holds = all_of(change.within(-2, 2) for change in changes.values())
-    return trend(context, holds, f"bfloat16 less float32, in points: {listed(changes)}", f"two points; {SEEDS}")
+    return trend(context, holds, f"bfloat16 minus float32, in points: {listed(changes)}", f"two points; {SEEDS}")
 
 
 def costs(context: Context, deep: str, **labels: str) -> dict[int, float]:
@@ -193,7 +193,7 @@ gained = partial(change, label="length", kinds=LENGTHS)  # the change by trainin
 def longer_is_better(context: Context) -> Finding:
     """Holds if every arm ends higher when trained twice as long, paired over seeds."""
     gains = {arm: gained(context, arm) for arm in arms_of(context)}
-    why = f"twice as long less once, in points: {listed(gains)}"
+    why = f"twice as long minus once, in points: {listed(gains)}"
     return trend(context, all_of(gain.above() for gain in gains.values()), why, SEEDS, length="twice")
 
 
@@ -220,7 +220,8 @@ def mostly(context: Context, base: Values, control: Values, stale: Values, named
     """
     rate, drop = Difference.of(base, control), Difference.of(base, stale)
     half = Difference.of(halfway(base, stale), control)
-    why = f"lost by the rate alone {rate.text()} points, by the rate and {named} {drop.text()}: more than half by "
+    why = f"lost by the rate alone {rate.text()} points, by the rate and {named} {drop.text()}; "
+    why += "the first minus half of the second "
     return trend(context, all_of((half.above(), drop.above())), why + half.text(), f"more than half; {SEEDS}")
 
 

@@ -143,6 +143,6 @@ def mostly_the_rate(context: Context) -> Finding:
     pipelined, rate, hybrid = (by_seed(context, arm=arm) for arm in (PIPELINED, AT_BOTH, SHORT))
     gain = Difference.of(hybrid, pipelined)
     half = Difference.of(rate, halfway(pipelined, hybrid))
-    why = f"gained by the rate alone {Difference.of(rate, pipelined).text()} points, by the hybrid {gain.text()}: "
+    why = f"gained by the rate alone {Difference.of(rate, pipelined).text()} points, by the hybrid {gain.text()}; "
     holds = all_of((half.above(), gain.above()))
-    return trend(context, holds, f"{why}more than half by {half.text()}", f"more than half; {SEEDS}")
+    return trend(context, holds, f"{why}the first minus half of the second {half.text()}", f"more than half; {SEEDS}")

@@ -44,13 +44,14 @@ def as_printed(key: str, models: Sequence[str] = DEPTHS) -> Judge:
         apart = {model: counted[model][key] - printed[model] for model in models}
         equal = [model for model in models if abs(apart[model]) <= half + 1e-9]
         words = ", ".join(
-            f"{model} {counted[model][key]:.{max(2, decimals)}f} for {printed[model]:.{decimals}f}"
-            + ("" if model in equal else f" ({100 * apart[model] / printed[model]:+.1f} %)")
+            f"{model} {counted[model][key]:.{max(2, decimals)}f} (printed {printed[model]:.{decimals}f}"
+            + (")" if model in equal else f", {100 * apart[model] / printed[model]:+.1f} %)")
             for model in models
         )
         off = [model for model in models if model not in equal]
-        names = f"equal in print: {', '.join(equal) or 'none'}" + (f"; not: {', '.join(off)}" if off else "")
-        why = f"{unit}, ours for the printed: {words}. {names}"
+        names = f"equal to the printed digits: {', '.join(equal) or 'none'}"
+        names += f"; not equal: {', '.join(off)}" if off else ""
+        why = f"ours, in {unit}: {words}; {names}"
         if models == ("ResNet-20",) and off:
             why += f"; {off_the_line(context.result.reported)}"
         return exact(not off, why, f"half a unit of the last printed digit, {half:g} {unit}")
@@ -66,8 +67,8 @@ def off_the_line(reported: Sequence[dict[str, Any]]) -> str:
     on_line = increases[1] - slope * (depths[1] - depths[0])
     percent = 100 * on_line / reported[0]["activations_mb_per_sample"]
     return (
-        f"the printed {increases[0]:.2f} MB is off the line of the other printed increases, which gives {on_line:.2f} "
-        f"MB, {percent:.0f} %"
+        f"the printed {increases[0]:.2f} MB is off the straight line through the other printed increases, which gives "
+        f"{on_line:.2f} MB, {percent:.0f} %"
     )
 
 
@@ -137,7 +138,7 @@ def less_memory(context: Context) -> Finding:
     why = "copies per stage: " + "; ".join(
         f"{name} {listing(copies[arm])}" for name, arm in (("ours", "stale weights"), ("PipeDream", "PipeDream"))
     )
-    why += f"; saved with {words}"
+    why += f"; memory saved, by reading: {words}"
     return exact(holds, why, "exact; by copies alone, and with each schedule's own activations")
 
 
@@ -147,4 +148,5 @@ def shrinks(context: Context) -> Finding:
     saved = savings(context)
     pairs = {reading: (saved[reading, "CIFAR-10"], saved[reading, "ImageNet"]) for reading, _ in saved}
     words = "; ".join(f"{reading}: {small:.2f} and {large:.2f} %" for reading, (small, large) in pairs.items())
-    return exact(all(small > large for small, large in pairs.values()), f"saved on CIFAR-10 and ImageNet with {words}")
+    why = f"memory saved on CIFAR-10 and ImageNet, by reading: {words}"
+    return exact(all(small > large for small, large in pairs.values()), why)

@@ -29,7 +29,7 @@ from pipelag.results.verdict import Finding, Judge, judge, log_of, need
 
 # -- table 5: time -----------------------------------------------------------------------------------------------------
 
-EVERY_BLOCK = "none: every timed block counts; where some are on one side and some on the other it cannot be told"
+EVERY_BLOCK = "none: every timed block counts; where they lie on both sides, the claim cannot be judged"
 COMPOSED = "hybrid speedups are put together from the times of their two halves"
 
 
@@ -53,7 +53,7 @@ def grows(arm: str) -> Judge:
         by_depth = blocks_by_depth(context, arm)
         steps = [all_above(deeper, shallower) for shallower, deeper in pairwise(by_depth.values())]
         composed = f"; {COMPOSED}" if arm == "hybrid" else ""
-        tolerance = "none: a depth's slowest block against the fastest of the depth before; overlap cannot be told"
+        tolerance = "none: a depth's slowest block against the fastest of the depth before; overlap cannot be judged"
         return measured(
             context, all_of(steps), f"{arm} speedups: {ranges(by_depth)}{composed}", tolerance, kind="speed"
         )
@@ -72,7 +72,9 @@ def as_printed(arm: str) -> Judge:
         printed = {line["model"]: line[f"speedup_{arm}"] for line in context.result.reported}
         by_depth = blocks_by_depth(context, arm)
         holds = all(near(median(each), printed[model]) for model, each in by_depth.items())
-        words = ", ".join(f"{model} {median(each):.2f} for {printed[model]:.2f}" for model, each in by_depth.items())
+        words = ", ".join(
+            f"{model} {median(each):.2f} (printed {printed[model]:.2f})" for model, each in by_depth.items()
+        )
         composed = f"; {COMPOSED}" if arm == "hybrid" else ""
         why = f"{arm} speedups: {words}{composed}"
         return on_gpus(context, holds, why, f"medians of blocks, {SPEED_WORDS}", kind="speed")
@@ -239,7 +241,9 @@ def ahead_of_gpipe(context: Context) -> Finding:
     }
     holds = all_above(ours, max(gpipe.values(), key=median))
     why = f"{ranges({'ours': ours})}; GPipe with {ranges(gpipe)}"
-    tolerance = "none: our slowest block against the fastest of GPipe's best; overlap cannot be told"
+    tolerance = (
+        "none: our slowest block against the fastest of GPipe's best; where they overlap, the claim cannot be judged"
+    )
     return on_gpus(context, holds, why, tolerance, model="ResNet-110")
 
 

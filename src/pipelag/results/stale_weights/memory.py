@@ -52,7 +52,7 @@ def scheduled(each: Counted) -> float:
 # By reading: functions for the MB that PipeDream adds and for those that both hold. The first reading was chosen
 # because it comes near the printed savings. All but the last give both methods the same activations ("PipeDream saves
 # intermediate activations during training, as we do").
-SCHEDULED = "the copies and the activations that PipeDream's own schedule keeps; ours what table 6 counts"
+SCHEDULED = "the copies and the activations that PipeDream's own schedule keeps; ours holds what table 6 counts"
 READINGS: dict[str, tuple[Callable[[Counted], float], Callable[[Counted], float]]] = {
     "a copy of the network per stage, 2(K+1); both hold weights and one minibatch's activations": (
         lambda c: 2 * len(c.weights) * sum(c.weights),

@@ -1,10 +1,10 @@
-"""The kinds of runs, by name: what each needs of a spec, which options it takes, what carries it out. No torch.
+"""The kinds of runs, by name: the fields that each needs in a spec, its options, and its function. No torch.
 
-A kind of one's own is a function (spec, folder, device, threads) -> summary, and a line:
+A user's own kind is a function (spec, folder, device, threads) -> summary, and a line:
 
     register(Kind("sweep", "what it is for", needs=("model",), options=SweepOptions, home="my_module:sweep"))
 
-`pipelag.runs.folder.RunFolder` writes its log.
+The function writes its log with `pipelag.runs.folder.RunFolder`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pipelag.typed import Typed, checked
 class Kind:
     """A kind of run.
 
-    needs: fields of the spec that it cannot be without.
-    fields: those of the spec that it may have beside its options and a seed; None: any.
-    options: what `spec.options` may hold; or from the options to that.
+    needs: the fields that its specs must have.
+    fields: the fields that its specs may have beside kind, options and seed; None: any.
+    options: the class of `spec.options`, or a function from the options to that class.
     home: "module:function", called with (spec, folder, device, threads); returns the summary that it has written.
-    computes: whether it needs torch; on_gpu: whether it works on the device asked for (else `device` is "cpu").
-    times: whether it times this machine, and so wants all of it.
-    revisions: from the options to what they name that means something else than it once did: part of a run's id.
+    computes: whether it needs torch; on_gpu: whether it runs on the device asked for (otherwise `device` is "cpu").
+    times: whether it measures times on this machine, so that nothing else should run there.
+    revisions: from the options to the revisions of what they name and whose meaning has changed; part of a run's id.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Kind:
     revisions: Callable[[Mapping[str, Any]], dict[str, int]] = lambda options: {}
 
     def check(self, given: Mapping[str, Any]) -> Typed:
-        """The options of a spec, typed; raises `PipelagError` for a misspelt or wrong one."""
+        """The options of a spec, typed; raises `PipelagError` for an unknown option or a wrong value."""
         model, content = self.options, dict(given)
         if not isinstance(model, type):
             model = model(content)
@@ -54,7 +54,7 @@ class Kind:
         return checked(model, content, f"option of a {self.name} run")
 
     def carry_out(self, *args: Any) -> dict[str, Any]:
-        """Call its home."""
+        """Call the function that `home` names; returns its summary."""
         summary: dict[str, Any] = resolve_name(self.home)(*args)
         return summary
 
@@ -63,12 +63,16 @@ KINDS: dict[str, Kind] = {}
 
 
 def register(kind: Kind) -> Kind:
-    """Make a kind known by its name; raises `PipelagError` where it is taken."""
+    """Register a kind by its name.
+
+    Raises:
+        PipelagError: the name is taken, or the kind opens data and its options are no `TaskOptions`.
+    """
     free("kind of runs", kind.name, KINDS)
     asked = kind.options
     if "data" in kind.needs and isinstance(asked, type) and not issubclass(asked, options.TaskOptions):
         raise PipelagError(
-            f"runs of kind '{kind.name}' open data: derive {asked.__name__} from pipelag.runs.kinds.options.TaskOptions"
+            f"runs of kind '{kind.name}' read data; derive {asked.__name__} from pipelag.runs.kinds.options.TaskOptions"
         )
     KINDS[kind.name] = kind
     return kind
@@ -133,9 +137,10 @@ register(
 
 
 def revised_plans(given: Mapping[str, Any]) -> dict[str, int]:
-    """depths, 2: of fewer minibatches than NOAM, every stage holds its share.
+    """The revisions of what these options of a plan name.
 
-    roofline, 2: an embedding reads the rows that it takes, and no gradient goes to a batch or to frozen layers.
+    depths, 2: with fewer minibatches in flight than NOAM, every stage holds its share of them.
+    roofline, 2: an embedding reads only the rows that it looks up; neither the input nor frozen layers get a gradient.
     """
     source = given.get("profile")
     by_roofline = isinstance(source, Mapping) and source.get("roofline") and not source.get("published")
@@ -157,7 +162,7 @@ REVISED_STUDIES = {"caching": 2, "lemmas": 2}
 
 
 def revised_studies(given: Mapping[str, Any]) -> dict[str, int]:
-    """roofline, 2: as of plans."""
+    """The revisions of what these options of a study name; roofline, 2: as for plans."""
     named = isinstance(given.get("model"), Mapping) and "name" in given["model"]
     by_roofline = {"roofline": 2} if given.get("study") == "at_scale" and named else {}
     return {name: n for name, n in REVISED_STUDIES.items() if given.get("study") == name} | by_roofline

@@ -14,9 +14,10 @@ from pipelag.runs.spec import RunSpec
 
 
 def count(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Log parameters, weights, activations and outputs per layer. `options.sample_shape`: (C, H, W).
+    """Log parameters, weights, activations and outputs per layer.
 
-    `options.words`: the model takes words; then activations are not counted.
+    `options.sample_shape`: the input's (C, H, W). `options.words`: the model takes words instead; its activations are
+    not counted.
     """
     assert spec.model is not None
     options = spec.asked(CountOptions)
@@ -28,7 +29,7 @@ def count(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
             rows = counting.rows(spec.model.name, spec.model.options, shape)
     if options.cuts and options.cuts[-1] >= rows[-1]["layer"]:
         raise PipelagError(
-            f"a cut after layer {options.cuts[-1]} leaves nothing to the last stage: '{spec.model.name}' has "
+            f"a cut after layer {options.cuts[-1]} leaves an empty last stage: '{spec.model.name}' has "
             f"{rows[-1]['layer']} layers"
         )
     folder = RunFolder(out, spec)

@@ -1,8 +1,8 @@
 """Runs of kind `speed` with `options.links`: a pipeline against data parallelism as the link between workers slows.
 
-Weak scaling, as PipeDream measures it (section 5.1): a replica of data parallelism has a minibatch of its own, of the
-same size as the pipeline's. Beside every measured rate stands the timed executor's, from this machine's profile; where
-the machine allows no network namespaces, only that, and the summary says why.
+Scaling is weak, as in PipeDream (section 5.1): each data-parallel replica has a minibatch of its own, of the same size
+as the pipeline's. Each measured rate is logged with the timed executor's, from a profile of this machine. Where the
+machine allows no network namespaces, only the timed executor's rates are logged, and the summary says why.
 """
 
 from __future__ import annotations
@@ -37,19 +37,24 @@ from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.profile import profile
 from pipelag.timing.timed import time_schedule
 
-BUCKETS = (1 << 20, 25 << 20)  # bytes: DistributedDataParallel sums gradients in these, the first and all further ones
+BUCKETS = (1 << 20, 25 << 20)  # bytes of DistributedDataParallel's gradient buckets: the first, and all further ones
 Row = dict[str, Any]
 
 
 def measure(spec: RunSpec, out: Path, threads: int) -> Row:
-    """Carry out the run. `options`: links {gbit: [...], latency_ms: 0}, blocks (1), block_steps (phase.steps)."""
+    """Carry out a run over links of several rates.
+
+    `options` (and defaults): links {gbit: [...], latency_ms: 0}, blocks (1), block_steps (the phase's steps).
+    """
     options = spec.asked(SpeedOptions)
     assert options.links is not None
     if in_bf16(spec):
-        raise PipelagError("a speed run over links compares with data parallelism, in fp32; leave out precision")
+        raise PipelagError("a speed run over links is compared with data parallelism in fp32; leave precision out")
     steps, least = options.block_steps or spec.phases[0].steps, 4 * spec.workers
     if steps < least:
-        raise PipelagError(f"blocks of {steps} steps never leave the fill; use block_steps of {least} or more")
+        raise PipelagError(
+            f"blocks of {steps} steps end before the pipeline is full; use block_steps of {least} or more"
+        )
     links = [Links(gbit, options.links.latency_ms) for gbit in options.links.gbit]
     folder = RunFolder(out, spec)
     folder.rewind(0)
@@ -70,13 +75,13 @@ def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], R
     assert spec.optimizer is not None
     task = open_task(spec, job.device)
     if task.batches.uneven:
-        raise PipelagError("a speed run over links takes minibatches of one shape: images, or running text")
+        raise PipelagError("a speed run over links needs minibatches of one shape; use images or running text")
     model = task.model(spec, job.device)
     model.train()
     (pipelined,) = phases_of(spec)
     options = spec.asked(SpeedOptions)
     steps, blocks = options.block_steps or pipelined.steps, options.blocks or 1
-    phases = {  # of the same minibatches
+    phases = {  # both train on the same minibatches
         "pipeline": replace(pipelined, steps=steps),
         "data parallelism": Phase(get("bsp"), steps // job.world),
     }
@@ -90,8 +95,8 @@ def _task(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list[Row], R
         seed=spec.seed,
     )
     rows: list[Row] = []
-    layers: list[list[Row]] = []  # a profile of this worker per block
-    for block in range(blocks):  # a machine drifts: every block has all links, and a profile with all workers at it
+    layers: list[list[Row]] = []  # per block, a profile by this worker
+    for block in range(blocks):  # a machine's speed drifts: every block has all links, and all workers profile at once
         dist.barrier()
         layers.append([asdict(layer) for layer in timed_layers(model, task, spec).layers])
         for links in every:
@@ -122,23 +127,23 @@ def _profile_only(job: Job, spec: RunSpec, every: Sequence[Links]) -> tuple[list
 
 
 def plain(task: Task) -> tuple[Any, Any]:
-    """The task's minibatches."""
+    """The inputs and the targets of the task's minibatches, each by number."""
     return task.batches.inputs, task.batches.targets
 
 
 def joined(task: Task, world: int) -> tuple[Any, Any]:
-    """As many of the task's minibatches in one as there are replicas, which share them out again."""
+    """As `plain`, with `world` minibatches joined into one, which the replicas share out again."""
     many = lambda part: lambda step: torch.cat([part(step * world + rank) for rank in range(world)])  # noqa: E731
     return many(task.batches.inputs), many(task.batches.targets)
 
 
 def timed_layers(model: Any, task: Task, spec: RunSpec) -> Profile:
-    """The layers' times here and now."""
+    """The times of the model's layers on this machine, measured now."""
     return profile(model, task.batches.inputs(0), repeats=spec.asked(SpeedOptions).repeats, progress=False)
 
 
 def predicted(profiles: Sequence[Profile], spec: RunSpec, pipelined: Phase, every: Sequence[Links]) -> list[Row]:
-    """Both rates by the timed executor, from the median of the profiles."""
+    """Rows with the rates of both arms by the timed executor, from the median of the profiles."""
     layers = []
     for same in zip(*(timed.layers for timed in profiles), strict=True):
         times = median(layer.forward_ms for layer in same), median(layer.backward_ms for layer in same)
@@ -155,7 +160,7 @@ def predicted(profiles: Sequence[Profile], spec: RunSpec, pipelined: Phase, ever
 
 
 def pipeline_period(times: Profile, phase: Phase, links: Links) -> float:
-    """Seconds per minibatch in the steady state."""
+    """The pipeline's seconds per minibatch in the steady state."""
     topology = Topology(bandwidth=links.bandwidth, latency=links.latency_ms / 1e3)
     costs, half = times.cut(phase.cuts), 6 * phase.stages
     short, long = (
@@ -166,7 +171,10 @@ def pipeline_period(times: Profile, phase: Phase, links: Links) -> float:
 
 
 def data_parallel_step(times: Profile, workers: int, links: Links) -> float:
-    """Seconds of a step: forward, and a backward that sums gradients in rings, a bucket as soon as it is full."""
+    """Seconds of a data-parallel step.
+
+    The forward comes first. During the backward, ring all-reduces sum the gradients, a bucket as soon as it is full.
+    """
     layers = times.layers
     sizes = bucketed([layer.weight_bytes for layer in layers])
     return sum(layer.forward_ms for layer in layers) / 1e3 + wait_free(
@@ -177,7 +185,7 @@ def data_parallel_step(times: Profile, workers: int, links: Links) -> float:
 
 
 def bucketed(sizes: Sequence[int]) -> list[int]:
-    """Bytes that become ready to be summed at each layer, from the last to the first: whole buckets."""
+    """For each layer, the bytes of whole buckets that its backward fills; the backward runs from the last layer."""
     ready, held, limit = [0] * len(sizes), 0, BUCKETS[0]
     for at in reversed(range(len(sizes))):
         held += sizes[at]

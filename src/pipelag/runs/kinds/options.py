@@ -1,4 +1,4 @@
-"""What runs may be asked, typed, by kind: `RunSpec.options` is one of these. A study of kind `theory` has its own."""
+"""The options of runs, typed, by kind: `RunSpec.options` is one of these. Each study of kind `theory` has its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from pipelag.typed import MOST_BATCH, MOST_PASSES, MOST_STAGES, MOST_STEPS, MOST
 
 
 class TaskOptions(Typed):
-    """Of every kind that opens a data set (`pipelag.runs.tasks`).
+    """The options of every kind that opens a data set (`pipelag.runs.tasks.open_task`).
 
-    standardise: images to mean 0 and deviation 1 per channel. label_smoothing, tokens (the most of a minibatch), beam,
-    lenpen, generator: of translation. length: of a stretch of running text. loss: instead of the task's own, and
-    metrics beside its own, by the names they are registered under (`pipelag.runs.objectives`).
+    standardise: scale images to mean 0 and standard deviation 1 per channel.
+    label_smoothing, tokens (the most of a minibatch), beam, lenpen, generator: for translation.
+    length: words in a stretch of running text.
+    loss: the name of a loss to use instead of the task's own; metrics: names of metrics to log beside the task's own
+    (`pipelag.runs.objectives`).
     """
 
     standardise: bool = True
@@ -42,8 +44,11 @@ class TaskOptions(Typed):
 
 
 class DiscrepancyOptions(Typed):
-    """Every so many minibatches, how far the weights that passes read are from those they should have read, and
-    predictions so many updates ahead from what came.
+    """Measure how far weights that are read are from the right ones.
+
+    every: measure in each minibatch whose number is a multiple of this, how far the weights that passes read are from
+    those that they should have read.
+    horizons: for each, how far predictions so many updates ahead are from the weights that came.
     """
 
     horizons: list[Annotated[int, Field(ge=1, le=1000)]] = Field(default_factory=list)
@@ -51,17 +56,19 @@ class DiscrepancyOptions(Typed):
 
 
 class TrainingOptions(TaskOptions):
-    """precision: bf16, passes read weights rounded to bfloat16, over masters in float32 (`pipelag.stage.rounded`)."""
+    """precision: with bf16, passes read weights rounded to bfloat16 from float32 masters (`pipelag.stage.rounded`)."""
 
     precision: Literal["fp32", "bf16"] = "fp32"
 
 
 class TrainOptions(TrainingOptions):
-    """save_model: leave the trained weights as model.pt.
+    """The options of a training.
 
-    graphs: auto, passes replayed as CUDA graphs on a GPU, where that gives the same bit for bit
-    (`pipelag.simulate.graphs`); false, never. grouped: microbatches that read the same weights share passes, which
-    changes rounding (`pipelag.simulate.grouped`).
+    save_model: save the trained weights as model.pt.
+    graphs: auto replays passes as CUDA graphs on a GPU where the result is bit-identical (`pipelag.simulate.graphs`);
+    false never does.
+    grouped: microbatches that read the same weights share passes, which changes rounding (`pipelag.simulate.grouped`).
+    discrepancy: what to measure of the weights that passes read; None: nothing.
     """
 
     save_model: bool = False
@@ -81,8 +88,11 @@ class LinkOptions(Typed):
 
 
 class SpeedOptions(TrainingOptions):
-    """blocks of block_steps minibatches (the phase's where not given); hybrid: half the steps pipelined, too;
-    repeats: of the profile, with links.
+    """The options of a speed run.
+
+    blocks: how many; block_steps: minibatches of each (by default the phase's steps).
+    hybrid: also time hybrid training, with half the steps pipelined.
+    links: the links over which to time; repeats: rounds of their profile.
     """
 
     blocks: int | None = Field(default=None, ge=1)
@@ -93,7 +103,7 @@ class SpeedOptions(TrainingOptions):
 
 
 class ProfileOptions(TaskOptions):
-    """repeats: rounds over all layers; threads: of the CPU (those that the run was given)."""
+    """repeats: rounds over all layers; threads: CPU threads (by default all that the run was given)."""
 
     repeats: int = Field(default=10, ge=1)
     threads: int | None = Field(default=None, ge=1)
@@ -103,7 +113,7 @@ Shape = Annotated[list[Annotated[int, Field(ge=1, le=100_000)]], Field(min_lengt
 
 
 class CountOptions(Typed):
-    """sample_shape: (C, H, W) of an input; words: the model takes words; cuts: noted in the summary."""
+    """sample_shape: (C, H, W) of an input; words: the model takes words instead; cuts: copied into the summary."""
 
     sample_shape: Shape = Field(default_factory=lambda: [3, 32, 32])
     words: bool = False
@@ -112,7 +122,7 @@ class CountOptions(Typed):
     @model_validator(mode="after")
     def _increasing(self) -> CountOptions:
         if any(later <= cut for cut, later in pairwise(self.cuts)):
-            raise ValueError(f"cuts are the layers after which a stage ends, increasing, not {shown(self.cuts)}")
+            raise ValueError(f"cuts, the layers after which a stage ends, should increase, not be {shown(self.cuts)}")
         return self
 
 
@@ -130,20 +140,21 @@ class TimelineOptions(Typed):
         of_times = [name for name, value in (("topology", self.topology), ("clock", self.clock != "free")) if value]
         if self.costs is None and of_times:
             raise ValueError(
-                f"{of_times[0]} is for a schedule laid out in time; give the costs of its passes, or leave it out"
+                f"{of_times[0]} needs a schedule laid out in time; give the costs of its passes, or leave "
+                f"{of_times[0]} out"
             )
         return self
 
 
 MOST_LOSSES = 10**8  # 800 MB
-Delay = Annotated[int, Field(ge=0, le=1000)]  # in updates: an eigenvalue of a matrix as large takes a second
-Coefficient = Annotated[float, Field(ge=-1e6, le=1e6)]  # of a polynomial, whose roots are lost beyond
+Delay = Annotated[int, Field(ge=0, le=1000)]  # in updates; the eigenvalues of a matrix of this size take a second
+Coefficient = Annotated[float, Field(ge=-1e6, le=1e6)]  # of a polynomial; beyond this its roots lose their precision
 Depth = Annotated[int, Field(ge=1, le=1000)]  # of a pipeline whose every pass is timed
 V = TypeVar("V", "Variant", "Trajectories")
 
 
 class Variant(Typed):
-    """A variant of the quadratic model (`pipelag.theory.quadratic`): delays, discrepancy, correction, or momentum."""
+    """A variant of the quadratic model (`pipelag.theory.quadratic`), with discrepancy, correction, or momentum."""
 
     forward: Delay
     backward: Delay | None = None
@@ -158,16 +169,18 @@ class Variant(Typed):
     def _momentum_alone(self) -> Variant:
         others = sorted(self.model_fields_set & {"backward", "recompute", "delta", "deltas", "phi", "D"})
         if self.momentum is not None and others:
-            raise ValueError(f"the model with momentum has a forward delay and a curvature alone, no {others[0]}")
+            raise ValueError(
+                f"the model with momentum takes only a forward delay and a curvature; leave {others[0]} out"
+            )
         return _older_first(self)
 
 
 def _older_first(variant: V) -> V:
-    """PipeMare's model: the backward reads weights that are no older than the forward's."""
+    """Refuse a backward delay above the forward delay: in PipeMare's model the backward reads no older weights."""
     if variant.backward is not None and variant.backward > variant.forward:
         raise ValueError(
-            f"a backward reads weights no older than its forward's: backward is {variant.backward}, forward "
-            f"{variant.forward}"
+            f"a backward should read weights no older than its forward's, but backward is {variant.backward} and "
+            f"forward is {variant.forward}"
         )
     return variant
 
@@ -190,8 +203,8 @@ class Trajectories(Typed):
     def _held(self) -> Trajectories:
         if self.steps * self.runs > MOST_LOSSES:
             raise ValueError(
-                f"{self.steps:,} steps of {self.runs:,} runs are more than {MOST_LOSSES:,} losses, which are held "
-                "together; take fewer"
+                f"{self.steps:,} steps of {self.runs:,} runs are more than the {MOST_LOSSES:,} losses that are held "
+                "in memory; take fewer"
             )
         return _older_first(self)
 
@@ -223,6 +236,13 @@ class Lemmas(Typed):
     betas: list[Coefficient]
 
 
+class Decays(Typed):
+    """`pipelag.runs.kinds.theory.decays`."""
+
+    gaps: list[Annotated[int, Field(ge=1, le=1000)]] = Field(min_length=1)
+    backward: list[Delay] = Field(min_length=1)
+
+
 class Regression(Typed):
     """`pipelag.runs.kinds.theory.regression`."""
 
@@ -236,9 +256,11 @@ class Regression(Typed):
     @model_validator(mode="after")
     def _one_set(self) -> Regression:
         if self.data is not None and self.file is not None:
-            raise ValueError("data and file are two sets, and a regression is on one; leave one of them out")
+            raise ValueError("data and file are both given, but a regression uses one set; leave one of them out")
         if min(self.alphas[:2]) <= 0:
-            raise ValueError(f"alphas are step sizes, first and last above 0, not {shown(list(self.alphas))}")
+            raise ValueError(
+                f"alphas, the step sizes [first, last, how many], should be above 0, not {shown(list(self.alphas))}"
+            )
         return self
 
 
@@ -260,7 +282,10 @@ class Compute(Typed):
     @model_validator(mode="after")
     def _one_input(self) -> Compute:
         if (self.sample is None) == (self.words is None):
-            raise ValueError("a model takes numbers or words; give the shape of a sample, or of how many words it is")
+            raise ValueError(
+                "a model takes either numbers or words; give either sample (the shape of a sample) or words (its "
+                "number of words)"
+            )
         return self
 
 
@@ -288,8 +313,14 @@ class Pipelines(Typed):
     pipelines: list[Pipeline] = Field(min_length=1)
 
 
+class Segments(Typed):
+    """`pipelag.runs.kinds.theory.segments`."""
+
+    pipelines: list[Pipeline] = Field(min_length=1)
+
+
 class Servers(Typed):
-    """`pipelag.partitioner.large.Machine` but for the data sheet."""
+    """The fields of `pipelag.partitioner.large.Machine` except the data sheet."""
 
     server: int = Field(ge=1, le=1024)
     inside: float = Field(gt=0, le=1e18)
@@ -301,9 +332,9 @@ class Servers(Typed):
 class AtScale(Typed):
     """`pipelag.theory.at_scale.study`.
 
-    model: {gpt: its sizes}, computed by formula in bfloat16, or {name, options, inputs} of a registered network, by the
-    roofline in float32. batch: samples of an update. efficiency: of a GPT's matrix products, a share of the sheet's
-    rate.
+    model: {gpt: its sizes}, computed by formula in bfloat16, or {name, options, inputs} of a registered model, by the
+    roofline in float32. batch: samples of an update. efficiency: the rate of a GPT's matrix products, as a share of
+    the data sheet's.
     """
 
     model: dict[str, Any]
@@ -321,8 +352,10 @@ STUDIES: dict[str, type[Typed]] = {
     "stable_over_delta": StableOverDelta,
     "stable_over_pairs": StableOverPairs,
     "lemmas": Lemmas,
+    "decays": Decays,
     "regression": Regression,
     "caching": Caching,
+    "segments": Segments,
     "compute": Compute,
     "copies": Copies,
     "predictions": Predictions,
@@ -331,7 +364,7 @@ STUDIES: dict[str, type[Typed]] = {
 
 
 def study_of(options: Mapping[str, Any]) -> type[Typed]:
-    """The options of the study that `options.study` names; raises `PipelagError` for none, or an unknown one."""
+    """The options class of the study that `options.study` names; raises `PipelagError` if it is missing or unknown."""
     name = options.get("study")
     if name is None:
         raise PipelagError(f"a run of kind 'theory' needs options.study, one of {', '.join(STUDIES)}")

@@ -1,4 +1,4 @@
-"""Runs of kind `partition`: a profile, a cluster, the partitioner's plans, and methods side by side, all timed."""
+"""Runs of kind `partition`: plan a profiled model on a cluster and time the plans, or methods side by side on one."""
 
 from __future__ import annotations
 
@@ -25,26 +25,30 @@ from pipelag.typed import checked
 def partition(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
     """Log the profile (rows of `what` layer), the plans (plan) and the arms (arm); the summary says what was planned.
 
-    Options (`pipelag.partitioner.options`, where all are checked before anything is computed):
-        profile: {roofline: device, inputs: [...], precision: fp16, loss: true} or {published: name, batch: of the
-            profile}.
-        device: another data sheet than the profile's (of a published profile, a V100's, times go by the peak rates).
+    Options (`pipelag.partitioner.options`, where all are checked before anything is computed; figures, tables and
+    sections are PipeDream's):
+        profile: {roofline: device, inputs: [...], precision: fp16, loss: true}, or {published: name, batch: the
+            profile's minibatch}.
+        device: another data sheet than the profile's. A published profile is of a V100; its times are scaled by the
+            ratio of the peak rates.
         cluster: as `Cluster.of` takes it.
-        search: false: no plan for the whole cluster, neither searched for nor data parallel.
-        compare: also the plans that PipeDream is compared with.
-        given: {name: {replicas: workers of each stage, cuts: last layers of all stages but the last}}: plans to time. A
-            cut may be the name of the layer behind it; without cuts, those with the shortest period by a ring's cost.
-        depths: minibatches in flight of the straight plan (Figure 18).
-        data_parallel_over: numbers of workers for data parallelism alone (Figures 1 and 12).
-        overlap: false: these sum gradients after the whole backward, not while it runs (Table 3).
-        sweep: plans of all kinds, for predicted against timed throughput (Figure 15).
-        gpipe: {memory: bytes of a worker}: the straight plan under GPipe (section 5.4).
-        arms: methods by name over one straight plan, and data parallelism; `ArmOptions` says what each takes. They need
-            the run's optimizer.
-        workers: on how many GPUs each of them (all of the cluster's where none are given); cuts: of their straight plan
-            (the partitioner's); memory: bytes of a GPU (the smaller of the cluster's and the data sheet's); moving:
-            whether copying, predicting and updating weights is charged by operators (separate), as one kernel per step
-            (fused), or free.
+        search: false: no plan for the whole cluster, neither the partitioner's nor data parallelism.
+        compare: also time the plans that PipeDream is compared with.
+        given: plans to time, {name: {replicas: workers of each stage, cuts: last layers of all stages but the last}}.
+            A cut may also be the name of the first layer after it. Without cuts, the plan takes those with the
+            shortest period by the cost of ring all-reduces.
+        depths: numbers of minibatches in flight, for the straight plan (Figure 18).
+        data_parallel_over: numbers of workers, for data parallelism alone (Figures 1 and 12).
+        overlap: false: data parallelism sums gradients after the whole backward, not while it runs (Table 3).
+        sweep: time plans of all kinds, to compare predicted and timed throughput (Figure 15).
+        gpipe: {memory: bytes of a worker}: also the straight plan under GPipe (section 5.4).
+        arms: methods by name, each over one straight plan, and data parallelism; `ArmOptions` says what each takes.
+            Arms need the run's optimizer.
+        workers: numbers of GPUs for the arms (default: all of the cluster's).
+        cuts: of the arms' straight plan (default: the partitioner's).
+        memory: bytes of a GPU for the arms (default: the smaller of the cluster's and the data sheet's).
+        moving: how copying, predicting and updating weights is charged: by operators (separate), as one kernel per
+            step (fused), or not at all (free).
     """
     options = spec.asked(PlanOptions)
     source = checked(ProfileOptions, options.profile, "option of a plan's profile")
@@ -52,7 +56,7 @@ def partition(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
     workers = options.workers or [cluster.workers]
     arms = checked_arms(options.arms, cluster, workers, spec.batch, options.cuts)
     if arms and spec.optimizer is None:
-        raise PipelagError("the arms of a plan hold an optimizer's state; name the run's optimizer")
+        raise PipelagError("the arms of a plan need an optimizer, whose state they hold; give the run an optimizer")
     sheet = data_sheet(options.device or source.roofline or "v100")
     profiles, notes = profiles_of(spec, source, options.device)
     profile = profiles.at(spec.batch)
@@ -91,7 +95,7 @@ def partition(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
 
 
 def profiles_of(spec: RunSpec, source: ProfileOptions, device: str | None) -> tuple[Profiles, list[str]]:
-    """The profiles that the options name, for minibatches of any size, and what was merged to make them."""
+    """The profiles that the options name, for minibatches of any size, and notes on what was merged to make them."""
     if source.published is not None:
         return published_profiles(source, device or "v100")
     if source.roofline is None:
@@ -100,7 +104,7 @@ def profiles_of(spec: RunSpec, source: ProfileOptions, device: str | None) -> tu
 
 
 def published_profiles(source: ProfileOptions, device: str) -> tuple[Profiles, list[str]]:
-    """One of PipeDream's authors' profiles, scaled: bytes with the minibatch, times with the peak rate as well."""
+    """A profile by PipeDream's authors, scaled: bytes by the minibatch, times by the minibatch and the peak rate."""
     from pipelag.data.files.fetch import fetch
     from pipelag.partitioner.published import chain, read_graph
 
@@ -115,7 +119,7 @@ def published_profiles(source: ProfileOptions, device: str) -> tuple[Profiles, l
 
 
 def roofline_profiles(spec: RunSpec, source: ProfileOptions, device: str) -> Profiles:
-    """The profiles of the spec's model by a data sheet."""
+    """The roofline profiles of the spec's model for the device of a data sheet."""
     import torch
 
     from pipelag.models import build
@@ -145,5 +149,5 @@ def roofline_profiles(spec: RunSpec, source: ProfileOptions, device: str) -> Pro
 
 
 def speed_of(device: str) -> float:
-    """A data sheet's peak rate."""
+    """The peak rate in a device's data sheet, in FLOP/s."""
     return data_sheet(device).flops

@@ -17,7 +17,7 @@ from pipelag.timing.profile import profile as time_layers
 
 
 def profile(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Log the forward and backward time of each layer on this machine. `options`: repeats (rounds), threads (all)."""
+    """Log the forward and backward time of each layer on this machine. The options are `ProfileOptions`."""
     options = spec.asked(ProfileOptions)
     threads = options.threads or threads
     torch.set_num_threads(threads)

@@ -1,11 +1,11 @@
 """Runs of kind `speed`: one worker against several, interleaved block by block in one launch.
 
-Machines drift; a ratio of two times taken minutes apart measures the drift too. So one launch alternates
+A machine's speed drifts; a ratio of two times taken minutes apart measures the drift too. So one launch alternates
     non-pipelined block (rank 0 alone trains the whole model; the others wait without computing),
     pipelined block (all ranks),
     hybrid block (the pipelined half, the hand-over, the non-pipelined half), unless `options.hybrid` is false,
-and every block's time is a line of the log. Per-step times are steady-state ones: from the first update after the
-pipeline has filled to the last before it drains (the paper's runs are long; fill and drain would vanish in them).
+and logs the time of every block as a line. Times per step are those of the steady state, from the first update after
+the pipeline has filled to the last before it drains: in the paper's long runs, fill and drain would not be noticeable.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from pipelag.stage.phase import Phase
 
 
 def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Run the blocks of a spec with one pipelined phase. `options`: blocks (3), block_steps (phase.steps), hybrid.
+    """Time the blocks of a spec with one pipelined phase; returns the summary.
 
-    With options.links it is `pipelag.runs.kinds.link_speed` that measures.
+    `options` (and defaults): blocks (3), block_steps (the phase's steps), hybrid (true). With `options.links`,
+    `pipelag.runs.kinds.link_speed` measures instead.
     """
     if len(spec.phases) != 1 or spec.phases[0].stages != spec.workers:
         raise PipelagError(
-            f"a speed run needs one phase with {spec.workers} stages, that is {spec.workers - 1} cuts, for its "
-            f"{spec.workers} workers"
+            f"a speed run of {spec.workers} workers needs one phase with {spec.workers} stages, that is "
+            f"{spec.workers - 1} cuts"
         )
     if device.startswith("cuda:") and spec.workers > 1:
         raise PipelagError(
-            f"workers that share {device} are no faster than one; use --device cuda, with a GPU for each"
+            f"workers that share {device} are no faster than one; use --device cuda, with one GPU per worker"
         )
     if spec.asked(SpeedOptions).links is not None:
         return link_speed.measure(spec, out, threads)
@@ -56,7 +57,7 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
 
 
 def _lead(spec: RunSpec, out: Path, device: str, threads: int) -> Lead:
-    """Open the run's folder, and write down what was measured."""
+    """The run's lead (`everywhere`): open the run's folder, then log what the workers measured and publish the run."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
     rows, described, messages = yield {}
@@ -78,7 +79,8 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
     fill = 2 * (pipelined.stages - 1) + 1
     if steps <= 2 * fill:
         raise PipelagError(
-            f"blocks of {steps} steps never leave the fill of {fill}; use block_steps of {2 * fill + 1} or more"
+            f"blocks of {steps} steps are too short for a pipeline that takes {fill} steps to fill; use block_steps "
+            f"of {2 * fill + 1} or more"
         )
     pipelined = replace(pipelined, steps=steps)
     alone = Phase(get("sequential"), steps)
@@ -127,7 +129,7 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
             continue
         switched = time.perf_counter()
         n_seconds, n_measured, _ = timed(alone)
-        # Half the steps pipelined, half not (section 6.5): the two per-step times weigh the same.
+        # Half the steps are pipelined, half are not (section 6.5): the two times per step weigh the same.
         half = min(p_measured, n_measured)
         seconds = half * (p_seconds / p_measured + n_seconds / n_measured)
         log(

@@ -1,4 +1,4 @@
-"""Runs of kind `theory`: PipeMare's quadratic model, computed and logged like any other run."""
+"""Runs of kind `theory`: studies that compute a theory's results, such as PipeMare's quadratic model, and log them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Study = Callable[[dict[str, Any], int], Iterator[Row]]
 
 
 def study(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Log the rows of `options.study`; its other options are the study's (see the functions below)."""
+    """Log the rows of the study that `options.study` names. The other options are the study's: see each function."""
     name = spec.options["study"]
     options = spec.asked(Typed).model_dump(exclude_unset=True, exclude_none=True)
     folder = RunFolder(out, spec)
@@ -46,7 +46,7 @@ def study(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
 
 
 def model_of(options: dict[str, Any]) -> Characteristic:
-    """The variant that the options describe: {forward, backward, recompute, delta, phi, D, momentum}."""
+    """The variant of the quadratic model that the options describe (`pipelag.runs.kinds.options.Variant`)."""
     forward, backward = options["forward"], options.get("backward", options["forward"])
     delta, phi, recompute = options.get("delta", 0.0), options.get("phi", 0.0), options.get("recompute", backward)
     curvature = options.get("curvature", 1.0)
@@ -60,7 +60,10 @@ def model_of(options: dict[str, Any]) -> Characteristic:
 
 
 def trajectories(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """{forward, backward, delta, alpha, steps, runs, every}: the mean loss over runs, every so many steps."""
+    """The mean loss over `runs` runs, a row for every `every` steps.
+
+    Options: {forward, backward, delta, alpha, steps, runs, every}.
+    """
     forward, steps = options["forward"], options["steps"]
     losses = quadratic.trajectories(
         forward,
@@ -78,7 +81,7 @@ def trajectories(options: dict[str, Any], seed: int) -> Iterator[Row]:
 
 
 def radius(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """The largest absolute eigenvalue over {alphas: [first, last, how many]}, and the largest stable alpha."""
+    """The largest absolute eigenvalue at each of {alphas: [first, last, how many]}, and the largest stable alpha."""
     model = model_of(options)
     stable = quadratic.largest_stable(model)
     first, last, count = options["alphas"]
@@ -87,7 +90,7 @@ def radius(options: dict[str, Any], seed: int) -> Iterator[Row]:
 
 
 def stable_over_delta(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """The largest stable alpha over {deltas: [first, last, how many]}."""
+    """The largest stable alpha at each of {deltas: [first, last, how many]}."""
     first, last, count = options["deltas"]
     for delta in np.linspace(first, last, count):
         model = model_of({**options, "delta": float(delta)})
@@ -95,7 +98,7 @@ def stable_over_delta(options: dict[str, Any], seed: int) -> Iterator[Row]:
 
 
 def stable_over_pairs(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """The largest stable alpha with and without T2 for all tau_bkwd < tau_fwd <= {most}, over {deltas: list} (B.4)."""
+    """The largest stable alpha with and without T2 for all tau_bkwd < tau_fwd <= {most} and each of {deltas} (B.4)."""
     for forward in range(1, options["most"] + 1):
         for backward in range(forward):
             gamma = quadratic.theory_decay(forward - backward)
@@ -107,9 +110,10 @@ def stable_over_pairs(options: dict[str, Any], seed: int) -> Iterator[Row]:
 
 
 def lemmas(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """Each lemma's bound beside what the eigenvalues say, over {taus, deltas, betas}.
+    """Each lemma's bound on the step size beside the largest stable one by the eigenvalues, for {taus, deltas, betas}.
 
-    Of lemma 1 also the largest eigenvalue at step sizes below its bound (the most of them) and above (the least).
+    Rows of lemma 1 also have the largest absolute eigenvalue at step sizes around its bound: `below`, the greatest at
+    sizes below it, and `above`, the least at sizes above it.
     """
     for tau in options["taus"]:
         model = quadratic.delayed(tau)
@@ -134,8 +138,24 @@ def lemmas(options: dict[str, Any], seed: int) -> Iterator[Row]:
                 yield {"lemma": 3, "tau": tau, "beta": beta, "bound": quadratic.lemma_3(tau), "stable": stable}
 
 
+def decays(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """T2's gamma at which the expansion at omega = 1 is free of Delta, over {gaps, backward} of delays (B.4).
+
+    `value` and `first`: what Delta multiplies in the polynomial's value and first derivative there.
+    """
+    for gap in options["gaps"]:
+        for backward in options["backward"]:
+            gamma = quadratic.free_of_delta(backward + gap, backward)
+            value, first, _ = quadratic.depends_on_delta(backward + gap, backward, gamma)
+            yield {"gap": gap, "backward": backward, "gamma": gamma, "D": gamma**gap, "value": value, "first": first}
+
+
 def generated(seed: int, samples: int = 2048, features: int = 12) -> tuple[np.ndarray, np.ndarray]:
-    """Correlated inputs whose spectrum falls by a factor of 1,000, and noisy linear targets: like cpusmall."""
+    """A regression set like cpusmall: correlated inputs, whose spectrum falls by a factor of 1,000, and noisy targets.
+
+    Returns:
+        Inputs (samples, features) and targets (samples,), linear in the inputs but for the noise.
+    """
     rng = np.random.default_rng(seed)
     basis = np.linalg.qr(rng.standard_normal((features, features)))[0]
     inputs = rng.standard_normal((samples, features)) * np.logspace(0, -1.5, features) @ basis.T
@@ -143,10 +163,14 @@ def generated(seed: int, samples: int = 2048, features: int = 12) -> tuple[np.nd
 
 
 def read_libsvm(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """A regression set in LIBSVM's format (cpusmall), every column and the target scaled to mean 0 and deviation 1.
+    """Read a regression set in LIBSVM's format, such as cpusmall.
+
+    Returns:
+        Inputs (samples, features) and targets (samples,), every column and the targets scaled to mean 0 and standard
+        deviation 1.
 
     Raises:
-        PipelagError: another format, or nothing that a regression could learn.
+        PipelagError: the file has another format, or nothing that a regression could learn.
     """
     from sklearn.datasets import load_svmlight_file
 
@@ -157,7 +181,7 @@ def read_libsvm(path: str) -> tuple[np.ndarray, np.ndarray]:
     dense = np.asarray(inputs.todense())
     if len(targets) < 2 or not (np.isfinite(dense).all() and np.isfinite(targets).all()) or not targets.std():
         raise PipelagError(
-            f"'{path}' is no regression set: it should have two samples or more, all of finite numbers, and targets "
+            f"'{path}' is not a regression set: it should have at least two samples of finite numbers, and targets "
             "that differ"
         )
     dense = (dense - dense.mean(0)) / np.maximum(dense.std(0), 1e-12)
@@ -165,22 +189,25 @@ def read_libsvm(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def regression_set(name: str) -> Release:
-    """The files of a regression set with a manifest, such as cpusmall (LIBSVM's site).
+    """The files of a regression set with a manifest, such as cpusmall (from LIBSVM's site).
 
     Raises:
-        PipelagError: no such set, files that are not there or not right, or a set of another kind.
+        PipelagError: there is no such set, it is of another kind, or its files are missing or wrong.
     """
     release = fetch(name)
     if release.layout != "libsvm":
-        raise PipelagError(f"'{name}' has the layout {release.layout}; a regression needs libsvm, as cpusmall has it")
+        raise PipelagError(
+            f"'{name}' has the layout {release.layout}; a regression needs the layout libsvm, such as cpusmall's"
+        )
     return release
 
 
 def regression(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """{alphas: [first, last, how many] (logarithmic), taus, steps, batch, data, file}: final losses, null if diverged.
+    """The final loss of a regression at each step size and delay, null if it diverged.
 
-    `data`: a set with a manifest, cpusmall (PipeMare, figure 5b); `file`: one in LIBSVM's format; none of them: a
-    generated regression. `curvature`: the largest eigenvalue of the Hessian, lemma 1's lambda.
+    Options: {alphas: [first, last, how many] (spaced logarithmically), taus, steps, batch, data, file}. `data` is a set
+    with a manifest, such as cpusmall (PipeMare, figure 5b); `file` is one in LIBSVM's format; without either the set is
+    generated. A row's `curvature` is the largest eigenvalue of the Hessian, lemma 1's lambda.
     """
     inputs, targets = read_libsvm(options["file"]) if options.get("file") else generated(seed)
     curvature = float(np.linalg.eigvalsh(inputs.T @ inputs / len(inputs)).max())
@@ -201,9 +228,10 @@ def regression(options: dict[str, Any], seed: int) -> Iterator[Row]:
 
 
 def caching(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """{stages: [...], segment: a number or "root", microbatches: [...]}: activations cached by each stage.
+    """The activations that each stage caches, with and without recomputation.
 
-    `microbatches` asks for GPipe, whose segments "root" go by N instead of P.
+    Options: {stages: [...], segment: a number or "root", microbatches: [...]}. With `microbatches` the schedule is
+    GPipe's, and "root" is derived from the number of microbatches N instead of the number of stages P.
     """
     for stages in options["stages"]:
         for micro in options.get("microbatches", [None]):
@@ -215,9 +243,25 @@ def caching(options: dict[str, Any], seed: int) -> Iterator[Row]:
             yield {"stages": stages, "microbatches": micro, "segment": segment, "without": pair[0], "with": pair[1]}
 
 
+def segments(options: dict[str, Any], seed: int) -> Iterator[Row]:
+    """{pipelines: [[P, N], ...]}: activations that all stages cache, by the number of stages of a segment (A.3).
+
+    Of PipeMare, and of GPipe with N microbatches; `without`: where nothing is computed again.
+    """
+    for stages, micro in options["pipelines"]:
+        without = {"PipeMare": sum(asynchronous(stages)), "GPipe": sum(synchronous(stages, micro))}
+        for segment in range(1, stages + 1):
+            cached = {"PipeMare": asynchronous(stages, segment), "GPipe": synchronous(stages, micro, segment)}
+            for name, held in cached.items():
+                row = {"pipeline": name, "stages": stages, "microbatches": micro, "segment": segment}
+                yield row | {"with": sum(held), "without": without[name]}
+
+
 def pipelines(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """{pipelines: [[P, N], ...]}: of GPipe, PipeDream and PipeMare with P stages and N microbatches, what the schedule
-    costs: utilisation once full, delays, copies of the weights (table 1).
+    """What GPipe's, PipeDream's and PipeMare's schedules cost with P stages and N microbatches (table 1).
+
+    A row has the utilisation once the pipeline is full, the delays and the copies of the weights. Options:
+    {pipelines: [[P, N], ...]}.
     """
     methods = {"GPipe": "gpipe", "PipeDream": "pipedream_cycle", "PipeMare": "pipemare_naive"}
     for stages, micro in options["pipelines"]:
@@ -226,9 +270,10 @@ def pipelines(options: dict[str, Any], seed: int) -> Iterator[Row]:
 
 
 def compute(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """{model, sample: a shape, or words: of a sentence}: floating-point operations of a forward and of a backward.
+    """The floating-point operations of a forward and of a backward (A.3).
 
-    Convolutions and matrix products are counted, without computing them (A.3).
+    Convolutions and matrix products are counted, without being computed. Options: {model, sample: a shape}, or {model,
+    words: of a sentence}.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -252,7 +297,10 @@ def compute(options: dict[str, Any], seed: int) -> Iterator[Row]:
 
 
 def copies(options: dict[str, Any], seed: int) -> Iterator[Row]:
-    """{optimizer: sgd or adam}: elements that a training step of PipeMare holds of stage 1, without and with T2."""
+    """The elements that a training step of PipeMare holds for stage 1, without and with T2.
+
+    Options: {optimizer: sgd or adam}.
+    """
     import torch
 
     from pipelag.methods import get
@@ -299,8 +347,10 @@ STUDIES: dict[str, Study] = {
     "stable_over_delta": stable_over_delta,
     "stable_over_pairs": stable_over_pairs,
     "lemmas": lemmas,
+    "decays": decays,
     "regression": regression,
     "caching": caching,
+    "segments": segments,
     "compute": compute,
     "copies": copies,
     "predictions": foreseen.study,

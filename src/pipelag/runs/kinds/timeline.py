@@ -1,4 +1,4 @@
-"""Runs of kind `timeline`: lay a schedule out in time and log who does what when, reading and writing which weights."""
+"""Runs of kind `timeline`: lay a schedule out in time, and log when each worker does what with which weights."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     """Log one row per action of the spec's single phase; the summary has length, utilisation and delays.
 
     Options:
-        form: "2K+1" draws the stale-weights paper's accelerators, with the forward and the backward of a stage apart;
-            "K+1" (the default) one worker per stage.
-        costs: time units of a pass, {forward, backward} for all stages alike or a list of them, one per stage (with
-            any field of `StageCost`): the timed executor then says when each action happens. Without, the schedule's
-            own clock does, a cycle per turn.
-        topology: the links (`Topology`), with costs only.
-        clock: with costs, "free" (the default) or "lockstep": all workers begin every time unit together.
-        replicas: workers per stage, for 1F1B-RR (PipeDream section 3.2), with costs only. Each goes on at once, as in
-            the paper's figure 8, while an update of theirs is of a round of all: so their rows name no versions.
+        form: "K+1" (the default): one worker per stage. "2K+1": the accelerators of the stale-weights paper, where the
+            forward and the backward of a stage have one each, except those of the last stage, which share one.
+        costs: time units of a pass: {forward, backward} for all stages, or a list with one per stage (each with any
+            field of `StageCost`). With costs the timed executor determines when each action happens. Without them the
+            schedule's own clock does, in cycles.
+        topology: the links (`Topology`); with costs only.
+        clock: with costs, "free" (the default), or "lockstep": all workers begin every time unit together.
+        replicas: workers per stage, for 1F1B-RR (PipeDream, section 3.2); with costs only. Each replica goes on without
+            waiting for the others, as in the paper's figure 8, but an update is by a round of all of them. So the rows
+            of replicas name no versions.
     """
     if len(spec.phases) > 1:
         raise PipelagError(
-            f"a timeline is of one phase, and the run has {len(spec.phases)}; give each a run of its own"
+            f"a timeline shows one phase, but the run has {len(spec.phases)}; give each phase a run of its own"
         )
     (phase,) = spec.phases
     if phase.replicas:
-        raise PipelagError("a timeline's replicas are an option, options.replicas; give them there, not in the phase")
+        raise PipelagError("a timeline takes its replicas from options.replicas; give them there, not in the phase")
     if phase.recompute:
         raise PipelagError(
-            "a timeline runs no forward again; add its time to the backward's costs, and leave recompute out"
+            "a timeline does not recompute; leave recompute out, and add the forward's time to the backward's costs"
         )
     if phase.stage_lr:
         raise PipelagError("a timeline trains nothing; leave stage_lr out")
@@ -103,36 +104,40 @@ def plan_of(method: Method, phase: PhaseSpec, stages: int, options: TimelineOpti
         if method.name not in ("pipedream", "1f1b"):
             raise PipelagError(f"replicas belong to PipeDream's 1F1B-RR, not to '{method.name}'; use pipedream")
         if phase.microbatches > 1:
-            raise PipelagError("the replicas of 1F1B-RR take whole minibatches; leave out the microbatches")
+            raise PipelagError("the replicas of 1F1B-RR take whole minibatches; leave microbatches out")
         check_replicas(options.replicas, stages, phase.steps)
         return schedule("1f1b_rr", stages=stages, minibatches=phase.steps, replicas=options.replicas)
     return method.schedule(stages, phase.steps, phase.microbatches)
 
 
 def costs_of(value: Any, stages: int) -> list[StageCost]:
-    """The costs that a config gives; refused where they are no fields of `StageCost`."""
+    """The stages' costs from a config.
+
+    Raises:
+        PipelagError: a key that is no field of `StageCost`, or no pass that takes any time.
+    """
     per_stage = value if isinstance(value, list) else [value] * stages
     try:
         stage_costs = [StageCost(**costs) for costs in per_stage]
     except TypeError as error:
         raise PipelagError(
-            f"a stage's costs are forward, backward and the other fields of StageCost: {error}"
+            f"a stage's costs should be forward, backward and other fields of StageCost: {error}"
         ) from error
     if not any(cost.forward + cost.backward for cost in stage_costs):
-        raise PipelagError("no pass takes any time by these costs; let a forward or a backward take some")
+        raise PipelagError("with these costs no pass takes any time; give a forward or a backward a cost above 0")
     return stage_costs
 
 
 def topology_of(content: dict[str, Any]) -> Topology:
-    """The links that a config gives."""
+    """The links from a config."""
     try:
         return Topology(**content)
     except TypeError as error:
-        raise PipelagError(f"a topology has bandwidth, latency, shared and overlap: {error}") from error
+        raise PipelagError(f"a topology should have only bandwidth, latency, shared and overlap: {error}") from error
 
 
 def timed_rows(timing: Timing, method: Method) -> list[dict[str, Any]]:
-    """One row per pass and per message, in time order."""
+    """One row per pass and per message, in the order of time."""
     plan = timing.schedule
     read = Readings(plan, method, clocked=False)
     rows: list[dict[str, Any]] = [
@@ -146,8 +151,8 @@ def rows_of(plan: Schedule, method: Method) -> list[dict[str, Any]]:
     """One row per pass: cycle, worker, and the weight versions read and written; refuses a schedule without a clock."""
     if plan.cycles is None:
         raise PipelagError(
-            f"the schedule '{plan.name}' has no clock, so that its passes have no cycles; give the timeline costs "
-            "(seconds of each stage), by which it is timed"
+            f"the schedule '{plan.name}' has no clock, so its passes have no cycles; give the timeline costs "
+            "(seconds of each stage) to time it with"
         )
     read = Readings(plan, method, clocked=True)
     return [
@@ -159,13 +164,15 @@ def rows_of(plan: Schedule, method: Method) -> list[dict[str, Any]]:
 
 
 class Readings:
-    """What each pass of a schedule reads, in words that a figure can show.
+    """The log lines of a schedule's passes, with the weights that each pass reads.
 
     `reads`: the version of the stage's own weights, counted in updates. `ahead`: how many updates (in SpecTrain's
-    DualPipe: time units) a prediction looks beyond it. On a clock also `units`, [first, last]: the time units at whose
-    start the stage's weights were at that version (SpecTrain section 3.2: W_u are the weights at unit u), and `unit`,
-    the one of these that a figure names: the present one, of kept weights that in which the minibatch entered the
-    pipeline if it is among them; what a prediction looks ahead is added to it.
+    DualPipe: time units) a prediction looks beyond that version.
+
+    On a clock a line also has `units`, [first, last]: the time units at whose start the stage's weights had that
+    version (SpecTrain, section 3.2: W_u are the weights at unit u). `unit` is the one of these that a figure names. For
+    live weights it is the present unit; for weights that are kept it is the unit in which the minibatch entered the
+    pipeline, moved into `units` if it lies outside. A prediction adds `ahead` to it.
     """
 
     def __init__(self, plan: Schedule, method: Method, clocked: bool) -> None:
@@ -179,7 +186,7 @@ class Readings:
             self.entered = {a.number: c for a, c in zip(row, cycles, strict=True) if (a.kind, a.stage) == ("F", 1)}
 
     def row(self, worker: int, action: Action, start: float, end: float) -> dict[str, Any]:
-        """The log line of a forward or backward."""
+        """The log line of a forward or a backward."""
         kind, stage, m = action
         forward, per = kind == "F", self.plan.microbatches
         if len(self.plan.replicas[stage - 1]) > 1:
@@ -202,7 +209,7 @@ class Readings:
         return row
 
     def units(self, stage: int, version: int) -> tuple[int, int]:
-        """The first and the last time unit at whose start a stage has made so many updates."""
+        """The first and the last time unit at whose start a stage's weights have this version."""
         updates = self.updates[stage]
         first = updates[version - 1] + 1 if version else 0
         return first, updates[version] if version < len(updates) else max(self.plan.length, first)

@@ -1,8 +1,8 @@
-"""Several simulated trainings in one process, in turns of one step: on a GPU, each on a stream of its own.
+"""Several simulated trainings in one process, which take turns of one step; on a GPU each has a stream of its own.
 
-A small model leaves most of a GPU idle, and processes that share one take turns of milliseconds at it. Kernels of
-several streams run side by side. No run knows of the others: each draws its random numbers by its own seed and
-minibatch, so its log and weights are bit for bit those that it would have had alone.
+A small model leaves most of a GPU idle. Processes that share a GPU take turns of milliseconds at it, but the kernels of
+several streams run side by side. The runs do not affect one another: each draws its random numbers by its own seed and
+minibatch, so its log and weights are bit for bit those that it would have alone.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Turns = Generator[None, None, dict[str, Any]]
 def train_together(
     asked: Sequence[tuple[RunSpec, Path]], device: torch.device, threads: int
 ) -> list[dict[str, Any] | Exception]:
-    """Run each spec into its folder, as `train_simulated.train`; returns their summaries, or what kept a run from one.
+    """Train each spec in its folder, as `train_simulated.train` does; returns for each its summary or its error.
 
-    A run that cannot go on says why at once, and leaves the process to the others.
+    A run that cannot go on prints why at once, and the others continue.
     """
     ends: dict[int, dict[str, Any] | Exception] = {}
     with ExitStack() as stack:
@@ -50,7 +50,7 @@ def train_together(
                         next(run)
                 except StopIteration as end:
                     ends[number] = end.value
-                except Exception as error:  # an unforeseen one, too, is of this run alone
+                except Exception as error:  # whatever it is, it ends this run only
                     ends[number] = _reported(error, asked[number][1])
                 if number in ends:
                     del turns[number]
@@ -59,5 +59,5 @@ def train_together(
 
 def _reported(error: Exception, out: Path) -> Exception:
     words = " ".join(str(error).split()) or type(error).__name__
-    print(f"pipelag: the run in {out} has ended, and the others go on: {words}", file=sys.stderr)
+    print(f"pipelag: the run in {out} has failed, and the others continue: {words}", file=sys.stderr)
     return error

@@ -1,4 +1,4 @@
-"""Runs of kind `train`, by the executor that the spec names."""
+"""Runs of kind `train`, in the executor that the spec names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipelag.runs.spec import RunSpec
 
 
 def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Train and evaluate."""
+    """Train and evaluate; returns the summary."""
     if spec.executor == "simulated":
         import torch
 

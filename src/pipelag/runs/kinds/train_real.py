@@ -32,12 +32,13 @@ TRACED = 100  # minibatches of the first phase whose actions go into trace.json
 
 
 def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
-    """Launch `spec.workers` processes, train, and leave the same log as the simulated executor does.
+    """Launch `spec.workers` processes, train, and leave a log like the simulated executor's; returns the summary.
 
-    Every stage writes a checkpoint at each evaluation; a broken run goes on from the newest complete set, bit for bit.
+    Every stage writes a checkpoint at each evaluation and at the end of each phase. A run that was interrupted resumes
+    from the newest complete set, and ends bit for bit as it would have without the interruption.
     """
     assert spec.optimizer is not None
-    for phase in phases_of(spec):  # now, not when they have been started
+    for phase in phases_of(spec):  # before any process is started
         check_workers(phase, spec.workers)
         check_precision(phase, in_bf16(spec))
     check_optimizer(phases_of(spec), optimizers.factory(spec.optimizer))
@@ -49,7 +50,7 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
 
 
 def _lead(spec: RunSpec, out: Path, checkpoints: Checkpoints, device: str, threads: int) -> Lead:
-    """Open the run's folder, say where workers go on, and write down what came of it."""
+    """The run's lead (`everywhere`): open its folder, tell workers at which step to resume, then publish the run."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
     rows, summary, state, trace = yield {"resume": checkpoints.rewind(evaluations(spec))}
@@ -63,18 +64,18 @@ def _lead(spec: RunSpec, out: Path, checkpoints: Checkpoints, device: str, threa
 
 
 def evaluations(spec: RunSpec) -> set[int]:
-    """After how many steps the model is measured."""
+    """The numbers of steps after which the model is evaluated."""
     every = spec.evaluate_every or spec.steps
     return {*range(every, spec.steps, every), spec.steps}
 
 
 def ends_of(spec: RunSpec) -> set[int]:
-    """The steps that are done at the end of each phase."""
+    """The number of steps done at the end of each phase."""
     return set(accumulate(phase.steps for phase in spec.phases))
 
 
 def real_rows(records: dict[int, Record], microbatches: int, most: int) -> list[dict[str, Any]]:
-    """Timeline rows of the first `most` minibatches of a phase as it ran, in seconds from its first action."""
+    """Timeline rows of the first `most` minibatches of a phase as measured, in seconds from its first action."""
     origin = min((record.spans[0][1] for record in records.values() if record.spans), default=0.0)
     rows = [
         row_of(rank, action, start - origin, end - origin, microbatches)
@@ -85,7 +86,7 @@ def real_rows(records: dict[int, Record], microbatches: int, most: int) -> list[
 
 
 def worker_row(rank: int, phase: int, record: Record) -> dict[str, Any]:
-    """What the summary says of a worker's part in a phase; null what a library did not tell."""
+    """A worker's part in a phase, for the summary; null where a library does not report a value."""
     measured = not record.opaque
     return {
         "rank": rank,
@@ -98,7 +99,7 @@ def worker_row(rank: int, phase: int, record: Record) -> dict[str, Any]:
 
 
 def with_ages(row: dict[str, Any], records: dict[int, Record]) -> dict[str, Any]:
-    """A phase's description; behind a parameter server its delays are what they were, no schedule's."""
+    """A phase's description; with a parameter server the delays in it are the measured ones, not a schedule's."""
     ages = [age for record in records.values() for age in record.ages]
     if not ages:
         return row
@@ -108,7 +109,7 @@ def with_ages(row: dict[str, Any], records: dict[int, Record]) -> dict[str, Any]
 def _task(
     job: Job, spec: RunSpec, checkpoints: Checkpoints, resume: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """What every worker does; rank 0's return value is the run's log."""
+    """The work of one worker. Rank 0 returns the log's rows, the summary, the final weights and the trace's rows."""
     assert spec.optimizer is not None
     task = open_task(spec, job.device)
     model = task.model(spec, job.device)
@@ -157,7 +158,7 @@ def _task(
         "workers": [worker_row(rank, i, record) for i, phase in enumerate(records) for rank, record in phase.items()],
     } | precision_of(spec)
     if resume:
-        summary["resumed_at"] = resume  # the workers' figures of earlier phases are gone, and the trace begins there
+        summary["resumed_at"] = resume  # the workers' records of earlier phases are lost, and the trace begins here
     index = next((index for index, phase in enumerate(records) if phase), 0)
     trace = real_rows(records[index], phases[index].microbatches, TRACED)
     return rows, summary, {name: value.cpu() for name, value in final_state.items()}, trace
@@ -171,16 +172,18 @@ def _evaluated(
     spec: RunSpec,
     rate: Callable[[int], float],
 ) -> Iterator[dict[str, Any]]:
-    """A row for each evaluation, made after the training of the weights in its checkpoints; the model is left with the
-    last ones."""
+    """A row for each evaluation, made after the training from the weights in its checkpoints.
+
+    The model is left with the last of these weights.
+    """
     assert spec.optimizer is not None
     model, ends, written, done = training.model, sorted(ends_of(spec)), set(checkpoints.steps()), 0
     for step in sorted(evaluations(spec)):
         if step not in written:
-            if step < resume:  # of another pipeline, which was evaluated elsewhere
+            if step < resume:  # from an earlier pipeline, which was evaluated elsewhere
                 continue
             raise PipelagError(
-                f"the checkpoints of step {step} are gone from {checkpoints.folder}; start the run again"
+                f"the checkpoints of step {step} are missing from {checkpoints.folder}; start the run again"
             )
         load_whole(model, checkpoints.model(step))
         row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}

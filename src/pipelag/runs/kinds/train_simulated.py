@@ -1,4 +1,4 @@
-"""Carry out a run of kind `train` in the simulated executor: train, evaluate, log, checkpoint, resume."""
+"""Carry out a run of kind `train` in the simulated executor: train, evaluate, log, write checkpoints, resume."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pipelag.stage.phase import Phase
 from pipelag.stage.rounded import computing
 
 CHECKPOINT_SECONDS = 30.0
-FLUSH_STEPS = 50  # losses are read from the device, and looked at for divergence, this often
+FLUSH_STEPS = 50  # how often losses are read from the device and checked for divergence
 
 
 def phases_of(spec: RunSpec) -> list[Phase]:
@@ -50,7 +50,7 @@ def phases_of(spec: RunSpec) -> list[Phase]:
 
 
 def describe_phases(model: nn.Sequential, phases: list[Phase]) -> list[dict[str, Any]]:
-    """What the summary says of each phase, its staleness as derived from the schedule; delays in a stage's updates."""
+    """Each phase for the summary, with its staleness as derived from the schedule; delays are in a stage's updates."""
     rows = []
     for phase in phases:
         lags = phase.delays
@@ -68,7 +68,7 @@ def describe_phases(model: nn.Sequential, phases: list[Phase]) -> list[dict[str,
 
 
 class Recorder:
-    """Turns losses and evaluations into log lines; its state is part of the checkpoint."""
+    """Turns training losses and evaluations into log lines; its state is part of the checkpoint."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class Recorder:
         self.last: dict[str, Any] = {}
 
     def flush(self, done: int) -> int | None:
-        """Add the pending losses up; the first step with a loss that is no number, if any."""
+        """Add up the pending losses of the steps before `done`; returns the first step whose loss is not finite."""
         if not self.pending:
             return None
         losses = torch.stack(self.pending).double().cpu()
@@ -92,7 +92,7 @@ class Recorder:
         return None
 
     def line(self, row: dict[str, Any]) -> None:
-        """Log an evaluation with the training loss since the last one."""
+        """Log an evaluation with the mean training loss since the last one."""
         row = row | {"loss": float(self.total / self.count) if self.count else None, "seconds": round(self.seconds, 3)}
         self.total, self.count = torch.zeros((), dtype=torch.float64), 0
         self.best = best_of(row, self.best)
@@ -106,17 +106,17 @@ class Recorder:
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore, and cut lines off the log that were written after the checkpoint."""
+        """Restore the state, and cut off the log's lines that were written after the checkpoint."""
         for name, value in state.items():
             setattr(self, name, value)
         self.folder.rewind(self.offset)
 
 
 def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[str, Any]:
-    """Run `spec` into the folder `out`, from its checkpoint where there is one; returns the summary.
+    """Train `spec` in the folder `out`, from its checkpoint if there is one; returns the summary.
 
-    The end is bit-identical whether or not the run was interrupted: data, augmentation and dropout depend on the seed
-    and the minibatch's number alone, and the checkpoint holds everything else.
+    The result is bit-identical whether or not the run was interrupted: data, augmentation and dropout depend on the
+    seed and the minibatch's number only, and the checkpoint holds everything else.
     """
     turns = in_turns(spec, out, device, threads)
     while True:
@@ -129,12 +129,12 @@ def train(spec: RunSpec, out: Path, device: torch.device, threads: int) -> dict[
 def in_turns(
     spec: RunSpec, out: Path, device: torch.device, threads: int, together: int = 1
 ) -> Generator[None, None, dict[str, Any]]:
-    """The same, a step at a time: between two, other runs may have the process, and no bit of this one changes.
+    """As `train`, but as a generator that yields before every step, so that other runs can take turns in the process.
 
-    The log's seconds are this run's turns.
+    The result stays the same bit for bit. The seconds in the log are those of this run's own turns.
 
     Args:
-        together: so many runs take turns in this process, of which the summary tells.
+        together: the number of runs that take turns in this process; it is noted in the summary.
     """
     assert spec.optimizer is not None
     keep_freed_memory()
@@ -145,7 +145,7 @@ def in_turns(
     rate = rates.factor(spec.lr_schedule, spec.steps)
     maker, spare = optimizers.factory(spec.optimizer), device.type != "cpu"
     bf16 = in_bf16(spec)
-    # Of minibatches that differ in shape few would find a recording, whose memory would be held all the same.
+    # If minibatches differ in shape, few match a recorded graph, but every recording would keep its memory.
     graphs = spec.asked(TrainOptions).graphs == "auto" and device.type == "cuda" and not task.batches.uneven
     how = {"spare_memory": spare, "bf16": bf16, "graphs": graphs, "grouped": spec.asked(TrainOptions).grouped}
     training = SimulatedTraining(model, phases, maker, task.loss, rate, spec.seed, device, **how)
@@ -155,7 +155,7 @@ def in_turns(
         check_data(saved.get("data"), task, folder.checkpoint)
         training.load_state_dict(saved["training"])
         recorder.load_state_dict(saved["recorder"])
-        watch.load_state_dict(saved["watch"]) if "watch" in saved else watch.begin()  # older ones do not tell
+        watch.load_state_dict(saved["watch"]) if "watch" in saved else watch.begin()  # older checkpoints have none
     else:
         folder.rewind(0)
         watch.begin()
@@ -194,7 +194,7 @@ def in_turns(
     if together > 1:
         summary["together"] = together
     elif device.type == "cuda":
-        summary["peak_memory"] = torch.cuda.max_memory_allocated(device)  # bytes, beside the model's own
+        summary["peak_memory"] = torch.cuda.max_memory_allocated(device)  # bytes
     if spec.asked(TrainOptions).save_model:
         checkpoint.save_whole(model.state_dict(), out / "model.pt")
     folder.finish(summary, environment(str(device), threads))
@@ -202,19 +202,19 @@ def in_turns(
 
 
 def in_bf16(spec: RunSpec) -> bool:
-    """Whether passes are of bfloat16."""
+    """Whether passes compute in bfloat16."""
     return spec.asked(TrainingOptions).precision == "bf16"
 
 
 def precision_of(spec: RunSpec) -> dict[str, str]:
-    """What a summary says of the precision; nothing of float32."""
+    """The summary's entry about precision; empty for float32."""
     return {"precision": "bf16 over fp32 masters"} if in_bf16(spec) else {}
 
 
 def shortened(training: SimulatedTraining, phase: int) -> dict[str, str]:
-    """Whether a phase's steps were CUDA graphs, or had shared passes, or why not.
+    """Whether a phase's steps ran as CUDA graphs and with grouped microbatches ("used"), or why not, for the summary.
 
-    Nothing of what nobody asked for, nor of a phase that was over before a restart.
+    There is no entry for what the spec did not ask for, nor for a phase that was over before a restart.
     """
     asked = {"graphs": training.graphs, "grouped": training.grouped}
     why = {"graphs": training.without_graphs(phase), "grouped": training.without_groups(phase)}
@@ -222,23 +222,26 @@ def shortened(training: SimulatedTraining, phase: int) -> dict[str, str]:
 
 
 def all_finite(model: nn.Module) -> bool:
-    """Whether every weight is a number: the last update can spoil them when the last loss was one."""
+    """Whether every weight is finite: after a finite last loss, the last update can still make weights infinite."""
     return all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
 
 
 def newest(folder: RunFolder) -> dict[str, Any] | None:
-    """The newest whole checkpoint whose log is there as it was; None: the run starts from the beginning."""
+    """The newest intact checkpoint that matches the log; None: the run starts from the beginning."""
     for path in (folder.checkpoint, checkpoint.before(folder.checkpoint)):
         saved = checkpoint.load(path, of=folder.spec.id)
         if saved is not None and folder.holds(saved["recorder"]["offset"], saved["recorder"]["digest"]):
             return saved
         if saved is not None:
-            print(f"pipelag: {folder.metrics} is not what it was at {path.name}, which is left out", file=sys.stderr)
+            print(
+                f"pipelag: {folder.metrics} has changed since {path.name} was written, so that checkpoint is not used",
+                file=sys.stderr,
+            )
     return None
 
 
 class Watch:
-    """Measures weights read against true ones, as `options.discrepancy` asks: {horizons: [1, 2, 3], every: 10}.
+    """Measures how far the weights that passes read are from the right ones, as `options.discrepancy` asks.
 
     Raises:
         PipelagError: stages have replicas.
@@ -249,32 +252,32 @@ class Watch:
         self.measuring: Discrepancy | None = None
 
     def begin(self) -> Discrepancy | None:
-        """Measure the phase under way, where that is asked for."""
+        """Start to measure the current phase, if the options ask for it."""
         if self.asked is not None:
             if self.training.pipeline.phase.replicated:
-                raise PipelagError("options.discrepancy watches one worker per stage; leave it out with replicas")
+                raise PipelagError("options.discrepancy needs one worker per stage; leave it out, or the replicas")
             self.measuring = Discrepancy(self.training.pipeline, tuple(self.asked.horizons), self.asked.every)
         return self.measuring
 
     @property
     def current(self) -> Discrepancy | None:
-        """What measures the phase under way; None of one that has begun since the last line."""
+        """The measurement of the current phase; None if the phase began after the last log line."""
         latest = self.measuring
         return latest if latest is not None and latest.pipeline is self.training.pipeline else None
 
     def row(self) -> dict[str, Any]:
-        """For a log line: what was measured since the last one; of a phase that is new, nothing yet."""
+        """What was measured since the last log line, for the next one; nothing yet if the phase is new."""
         if self.current is not None:
             return self.current.row()
         self.begin()
         return {}
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What was measured since the last line, and what is still to be compared; None of a phase that is new."""
+        """What was measured since the last line, and what is still to be compared; None if the phase is new."""
         return self.current.state_dict() if self.current is not None else None
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Go on measuring."""
+        """Resume the measurement of a checkpoint."""
         if state is not None and (measuring := self.begin()) is not None:
             measuring.load_state_dict(state)
 
@@ -288,7 +291,7 @@ def advance(
     evaluate_now: Callable[[], None],
     save: Callable[[], None],
 ) -> Generator[None, None, int | None]:
-    """Train to the end, or to the first loss that is no number; returns that step, None at a good end."""
+    """Train to the end, or to the first loss that is not finite; returns that step, or None if all are finite."""
     model = training.model
     model.train()
     ahead = Ahead(batches, training.total, device)
@@ -305,7 +308,7 @@ def advance(
             evaluating = done == training.total or (spec.evaluate_every and done % spec.evaluate_every == 0)
             if not evaluating and done % FLUSH_STEPS:
                 continue
-            bad = recorder.flush(done)  # waits for the device, so the clock below has seen the work
+            bad = recorder.flush(done)  # waits for the device, so the time read below includes its work
             now = time.perf_counter()
             recorder.seconds += now - tick
             bar.update(done - bar.n)
