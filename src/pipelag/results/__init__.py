@@ -1,1 +1,1 @@
-"""From logs to tables, figures and verdicts: one subpackage per paper, loaded when asked for."""
+"""Turn logs into tables, figures and verdicts. Each paper has a subpackage, which is imported when it is needed."""

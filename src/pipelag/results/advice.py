@@ -1,4 +1,4 @@
-"""Which method for a model on a cluster: choices beside what their methods cost in accuracy, ordered, as a table."""
+"""Rank the methods that could train a model on a cluster: by memory, speed and what each costs in accuracy."""
 
 from __future__ import annotations
 
@@ -17,39 +17,41 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Ranked:
-    """A choice, and what its method cost in accuracy where it was trained; None where no log says."""
+    """A choice with the evidence of what its method cost in accuracy; None if the method has no logs."""
 
     choice: Choice
     evidence: Evidence | None
 
     @property
     def loss(self) -> float:
-        """Percentage points, by the mean over seeds; infinite where no log says."""
+        """The loss of accuracy in percentage points, the mean over seeds; infinite without evidence."""
         return self.evidence.loss.mean if self.evidence is not None else float("inf")
 
     @property
     def worst(self) -> float:
-        """The end of the loss's 95 % interval that speaks against it; infinite where none is known."""
+        """The upper end of the loss's 95 % interval; infinite without evidence or without an interval."""
         error = self.evidence.loss.error if self.evidence is not None else None
         return float("inf") if error is None else self.loss + error
 
     @property
     def throughput(self) -> float:
-        """Samples per second to five digits: what differs by less is equally quick."""
+        """Samples per second, rounded to five digits so that smaller differences count as equal."""
         return float(f"{self.choice.throughput:.5g}")
 
     def accepted(self, accept: float | None) -> bool:
-        """Whether it fits and costs no more accuracy than that.
+        """Whether the choice fits into memory and costs at most `accept` percentage points of accuracy.
 
-        A method without staleness computes what sequential training does, and needs no log; one that there is counts
-        all the same, for batch norm's statistics are those of a microbatch.
+        A method without staleness computes what sequential training computes, so it needs no evidence. Evidence that
+        exists counts nevertheless, because batch norm takes its statistics over a microbatch.
         """
         harmless = self.evidence is None and not self.choice.stale
         return self.choice.usable and (accept is None or harmless or self.loss <= accept)
 
     def order(self, accept: float | None) -> tuple[Any, ...]:
-        """What is accepted first, then what fits; the quickest first; of equally quick ones the least loss that the
-        logs do not rule out (a mean within its noise would be luck), the least staleness, the least memory.
+        """The sort key: accepted choices first, then those that fit, then by falling throughput.
+
+        Ties go to the smallest loss at the upper end of its interval (the smallest mean may be luck), then to the least
+        staleness, then to the least memory.
         """
         choice = self.choice
         stalest = max((*choice.staleness, *choice.stale_backward))
@@ -61,7 +63,10 @@ class Ranked:
 def ranked(
     choices: Iterable[Choice], evidence: Sequence[Evidence], accept: float | None, optimizer: str, model: str
 ) -> list[Ranked]:
-    """The choices, the advised first (where any is accepted), each with the evidence that is most like it."""
+    """The choices in the order of `Ranked.order`, each with the evidence from the most similar runs.
+
+    The first one is the advice if it is accepted.
+    """
     rows = [
         Ranked(choice, nearest(evidence, choice.method.name, optimizer, model, len(choice.plan.stages)))
         for choice in choices
@@ -126,7 +131,7 @@ def fitting(row: Ranked) -> str:
 
 
 def memory(*kinds: str) -> Any:
-    """GB of these kinds on the fullest GPU."""
+    """A column's value: the GB that these kinds of memory take on the fullest GPU."""
     return lambda row: sum(getattr(row.choice.fullest, kind) for kind in kinds) / GB
 
 

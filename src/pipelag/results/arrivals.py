@@ -1,4 +1,4 @@
-"""When runs come to a target, as far as evaluations tell: after the last one below it, by the first that has it."""
+"""When runs reach a target. Evaluations bound that moment: after the last one below the target, by the first at it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pipelag.results.verdict import SeedTest, resting_on
 
 @dataclass(frozen=True)
 class Arrival:
-    """When a run comes to a target: after its last evaluation below it (or the start), by its first that has it.
+    """The interval in which a run reaches a target, in epochs or another unit.
 
-    In epochs, or in another unit. Of one that never comes, `by` is infinite and `after` its whole length. by_rate: it
-    comes at the first evaluation after a fall of the rate.
+    after: the last evaluation below the target, or the start; for a run that never arrives, its whole length.
+    by: the first evaluation that has reached the target; infinite for a run that never arrives.
+    by_rate: whether the run arrives at the first evaluation after a fall of the learning rate.
     """
 
     after: float
@@ -27,9 +28,9 @@ class Arrival:
     def of(
         cls, rows: Sequence[Mapping[str, Any]], reaches: Callable[[Mapping[str, Any]], bool], unit: str = "epoch"
     ) -> Arrival:
-        """From a run's evaluations and whether one of them reaches the target; one lost before any never comes.
+        """The arrival of a run, from its evaluations. A run that diverges before its first evaluation never arrives.
 
-        unit: the column that is counted.
+        reaches: whether an evaluation has reached the target. unit: the column that measures time.
         """
         at = next((number for number, row in enumerate(rows) if reaches(row)), None)
         if at is None:
@@ -38,11 +39,11 @@ class Arrival:
 
     @property
     def never(self) -> bool:
-        """Whether it does not come while it is trained."""
+        """Whether the run does not reach the target during its training."""
         return math.isinf(self.by)
 
     def times(self, unit: float) -> Arrival:
-        """In another unit."""
+        """The same arrival in another unit, by multiplication."""
         return Arrival(unit * self.after, unit * self.by, self.by_rate)
 
 
@@ -52,14 +53,18 @@ ANY = Difference(math.inf, 0.0, 0)  # above any bound
 
 
 def by_rate(*arms: Arrivals) -> bool:
-    """Whether every run comes at a fall of the rate: then the fall decides when, and it says nothing of the arms."""
+    """Whether every run arrives right after a fall of the learning rate.
+
+    Then the fall decides when they arrive, and a comparison of their arrivals says nothing about the arms.
+    """
     return all(one.by_rate for arrivals in arms for one in arrivals.values())
 
 
 def later(a: Arrivals, b: Arrivals) -> bool | None:
-    """Whether a comes later than b, over seeds: whenever between two evaluations each of them comes.
+    """Whether arm a reaches the target later than arm b, by a test paired over seeds.
 
-    Nothing is told where a fall of the rate decides, and with one seed, as times know no error.
+    The answer must be the same wherever between its two evaluations each run arrives. None if it is not, if a fall of
+    the learning rate decides the arrivals (`by_rate`), or with one seed, because times have no error of their own.
     """
     if by_rate(a, b):
         return None
@@ -73,7 +78,7 @@ def later(a: Arrivals, b: Arrivals) -> bool | None:
 
 
 def in_words(arrivals: Arrivals) -> str:
-    """The epochs of the evaluations that arrive, by seed, in words."""
+    """By which epoch each seed arrives, in words."""
     if not arrivals:
         return "not logged"
     return ", ".join("never" if one.never else f"{one.by:.2f}" for one in arrivals.values())
@@ -81,11 +86,12 @@ def in_words(arrivals: Arrivals) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """How many times as long as one arm another takes to a target, over the seeds that both have.
+    """The ratio of the second arm's time to a target over the first arm's, over the seeds that both have.
 
-    evaluated: as if each came at its evaluation; of one that never comes as long as it is trained over the other's, and
-    0 where the first never does. least, most: whenever between two evaluations each of them comes; most is infinite
-    where that may be any number.
+    evaluated: the ratio if each run arrives at the evaluation that finds it there. For a second arm that never arrives
+    its whole length counts; if the first never arrives the ratio is 0.
+    least, most: the bounds of the ratio, given that each run arrives somewhere between two evaluations. `most` is
+    infinite if nothing bounds it.
     """
 
     evaluated: Difference
@@ -94,12 +100,12 @@ class Gain:
 
     @classmethod
     def of(cls, first: Arrivals, second: Arrivals, factor: float = 1.0) -> Gain:
-        """The second's over the first's, times a factor. Raises `NotLogged` where they share no seed."""
+        """The second arm's time over the first's, multiplied by a factor. Raises `NotLogged` if they share no seed."""
         return cls.over_models([(first, second)], factor)
 
     @classmethod
     def over_models(cls, models: Iterable[tuple[Arrivals, Arrivals]], factor: float = 1.0) -> Gain:
-        """The geometric mean over models, seed by seed, of the same."""
+        """The geometric mean of these ratios over models, seed by seed."""
         by_model = [_ratios(first, second) for first, second in models]
         sides = (over_models(side, _geometric) for side in zip(*by_model, strict=True))
         evaluated, least, most = ({seed: factor * value for seed, value in side.items()} for side in sides)
@@ -107,28 +113,28 @@ class Gain:
         return cls(as_value(evaluated), as_value(least), as_value(most) if bounded else replace(ANY, seeds=len(most)))
 
     def above(self, bound: float) -> bool | None:
-        """Whether it is above a bound, whenever they come; None where that is not told."""
+        """Whether the ratio is above a bound wherever in their intervals the runs arrive; None if that is open."""
         with resting_on(_either):
             surely, possibly = self.least.above(bound), self.most.above(bound)
         return True if surely else False if possibly is False else None
 
     def below(self, bound: float) -> bool | None:
-        """Whether it is at most a bound, whenever they come; None where that is not told."""
+        """Whether the ratio is at most a bound wherever in their intervals the runs arrive; None if that is open."""
         with resting_on(_either):
             surely, possibly = self.most.below(bound), self.least.below(bound)
         return True if surely else False if possibly is False else None
 
     def within(self, low: float, high: float) -> bool | None:
-        """Whether it is between two bounds, whenever they come; None where that is not told."""
+        """Whether the ratio is between two bounds wherever in their intervals the runs arrive; None if that is open."""
         return all_of((self.above(low), self.below(high)))
 
     def text(self) -> str:
-        """In words, as evaluated."""
+        """The evaluated ratio in words."""
         return self.evaluated.text().lstrip("+")
 
 
 def _ratios(first: Arrivals, second: Arrivals) -> tuple[dict[int, float], ...]:
-    """The second's over the first's by seed: as evaluated, at least, at most."""
+    """The second arm's times over the first's, by seed: as evaluated, at least, at most."""
     evaluated, least, most = dict[int, float](), dict[int, float](), dict[int, float]()
     for seed in first.keys() & second.keys():
         one, other = first[seed], second[seed]
@@ -139,15 +145,15 @@ def _ratios(first: Arrivals, second: Arrivals) -> tuple[dict[int, float], ...]:
 
 
 def _geometric(values: Sequence[float]) -> float:
-    """The geometric mean, of zeros and infinities too."""
+    """The geometric mean; unlike `statistics.geometric_mean` it takes zeros and infinities."""
     return math.prod(values) ** (1 / len(values))
 
 
 def as_value(by_seed: Mapping[int, float]) -> Difference:
-    """Values over seeds as one that is compared with bounds."""
+    """Values by seed as a `Difference` from zero, which can be tested against bounds."""
     return Difference.of(by_seed, dict.fromkeys(by_seed, 0.0))
 
 
 def _either(tests: list[SeedTest]) -> list[SeedTest]:
-    """Of the two ends of a range: for the claim speaks the worse, against it the better."""
+    """Combine the tests of a range's two ends: the larger p-value counts, because both ends have to agree."""
     return [SeedTest(max(test.favour for test in tests), max(test.against for test in tests))] if tests else []

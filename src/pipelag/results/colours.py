@@ -1,7 +1,7 @@
-"""Which of `style.COLOURS` a method has in the figures of all papers.
+"""The colour of each method (an index into `style.COLOURS`), the same in the figures of all papers.
 
-Black is training without staleness, whatever a paper compares with; grey, staleness that nothing mends. XPipe shares
-StaleWeights' colour, and PipeMare with its synchronous start too: no figure has two of these.
+Black is the baseline without staleness, whatever a paper compares with; grey is staleness without a remedy.
+StaleWeights, XPipe and PipeMare with its synchronous start share a colour, since no figure shows two of them.
 """
 
 from __future__ import annotations

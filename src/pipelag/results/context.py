@@ -1,4 +1,4 @@
-"""A result's runs as its drawings and judges see them: chosen by labels, over seeds, as one tidy table."""
+"""The runs of a result as drawings and judges see them: selected by labels, averaged over seeds, or as a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipelag.runs.spec import RunSpec
 
 @dataclass
 class Context:
-    """What drawing and judging a result needs: the config, the scale, and the runs."""
+    """Everything that drawing and judging a result needs: the paper's config, the scale and the runs."""
 
     paper: Paper
     name: str
@@ -51,46 +51,46 @@ class Context:
         return [item for item in self.select(**labels) if item.log is not None]
 
     def logs(self, **labels: str) -> list[RunLog]:
-        """The logs that are there."""
+        """The logs of the runs with these labels, as far as they exist."""
         return [item.log for item in self.select(**labels) if item.log is not None]
 
     def log(self, **labels: str) -> RunLog | None:
-        """The log of the one run with these labels (of several, the first that is there)."""
+        """The log of the run with these labels; if several fit, the first that exists."""
         return next(iter(self.logs(**labels)), None)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """(runs logged, runs asked for), each different run once."""
+        """The numbers (runs with a log, all runs); a run that appears under several labels counts once."""
         ids = {i.arm.spec.id: i.log is not None for i in self.items}
         return sum(ids.values()), len(ids)
 
     def shortfall(self, **labels: str) -> str:
-        """How runs with these labels fall short of the paper's, in the first of `shortfall_of`'s words, or empty."""
+        """How the runs with these labels fall short of the paper's: the most important reasons, or empty."""
         return shortfall_of(self.beside_full(**labels))
 
     @property
     def shortfalls(self) -> str:
-        """All that `shortfall_of` says of a result's runs."""
+        """All the ways in which the result's runs fall short of the paper's."""
         return shortfall_of(self.beside_full(), most=None)
 
     @cached_property
     def _full(self) -> dict[tuple[tuple[str, str], ...], RunSpec]:
-        """The runs at the full setting, by labels: once, for every claim of a result asks."""
+        """The runs at the paper's full setting, by labels. Cached, because every claim of a result asks for them."""
         return {tuple(sorted(a.labels.items())): a.spec for a in arms(self.paper, self.name, load_scale("paper"))}
 
     def beside_full(self, **labels: str) -> list[tuple[RunSpec, RunSpec]]:
-        """What each logged run with these labels is, and what it is at the full setting."""
+        """Pairs of specs for each logged run with these labels: as it was made, and at the paper's full setting."""
         logged = self.logged(**labels)
         pairs = [(item.arm.spec, self._full.get(tuple(sorted(item.arm.labels.items())))) for item in logged]
         return [(spec, theirs) for spec, theirs in pairs if theirs is not None]
 
     def smaller(self, **labels: str) -> bool:
-        """Whether a logged run with these labels is of a narrower or shallower network than the paper's."""
+        """Whether a logged run with these labels trains a narrower or shallower network than the paper's."""
         return any(smaller(*pair) for pair in self.beside_full(**labels))
 
     @property
     def unlike(self) -> str:
-        """What introduces how the runs fall short."""
+        """The words that introduce how the runs fall short of the paper's."""
         return unlike(self.paper).capitalize()
 
     def footer(
@@ -100,11 +100,14 @@ class Context:
         whole: bool = False,
         notes: Sequence[str] = (),
     ) -> str:
-        """What a figure's numbers are from, in sentences: training, timed plans, measured times; what is left out.
+        """Where the numbers of a figure or table come from, in sentences: training, timed plans, measured times.
 
-        data: the figure's, whose seeds count; it need not have all that are logged. spread: how it shows them.
-        whole: with all that falls short of the paper's, as there is room for below a table.
-        notes: what stands above it; of what is left out it says nothing where one of them does.
+        The last sentence names the runs that are left out.
+
+        data: the figure's data, whose seeds are counted; it may show fewer than are logged.
+        spread: how the figure shows several seeds.
+        whole: name every difference from the paper's runs, since there is room below a table.
+        notes: the notes above; if one of them already says what is left out, the footer does not repeat it.
         """
         left_out = self.left_out()
         if any(left_out in note for note in notes):
@@ -120,7 +123,7 @@ class Context:
         return " ".join(sentence for sentence in sentences if sentence)
 
     def _trained(self, shown_seeds: int, spread: str, whole: bool) -> str:
-        """Model, data, how far, seeds; with what falls short of the paper's; or empty."""
+        """The training runs: model, data, length, seeds, and how they fall short of the paper's; or empty."""
         runs = [item for item in self.logged() if item.arm.spec.kind == "train"]
         if not runs:
             return ""
@@ -133,14 +136,14 @@ class Context:
         return "; ".join(parts) + (f". {self.unlike}: {missing}." if missing else ".")
 
     def _diverged(self) -> str:
-        """Which arms diverged, for their curves end early or are not there; or empty."""
+        """Which arms diverged, since their curves end early or are missing; or empty."""
         arms = self.counted(lambda log: log.diverged_at is not None)
         return f"Diverged: {arms}." if arms else ""
 
     def counted(self, which: Callable[[RunLog], bool]) -> str:
-        """Of which trained arms there are such runs, and how many of theirs these are; or empty.
+        """Which arms have training runs that `which` accepts, and how many of their runs these are; or empty.
 
-        An arm's runs are counted by the labels in which they differ: its panels, stages, rates.
+        An arm's runs are counted separately for each value of the labels in which they differ: panels, stages, rates.
         """
         arms: dict[str, list[Item]] = {}
         for item in self.logged():
@@ -161,7 +164,7 @@ class Context:
         return ", ".join(words)
 
     def _timed(self) -> str:
-        """Whether times are simulated, and from what profiles, or measured, and on what; or empty."""
+        """Whether times are simulated (and from which profiles) or measured (and on which device); or empty."""
         logged = [(item.arm.spec, item.log) for item in self.items if item.log is not None]
         published = sorted({spec.published for spec, _ in logged if spec.kind == "partition"}, reverse=True)
         sources = ["the authors' profiles" if theirs else "data sheets" for theirs in published]
@@ -189,7 +192,7 @@ class Context:
         return " ".join(sentences) + (f" {self.unlike}: {short}." if short else "")
 
     def left_out(self) -> str:
-        """Which of the runs are not made at this scale, or their logs not read, and why; empty where all are."""
+        """Which runs this scale leaves out, or whose logs cannot be read, and why; or empty."""
         lacking: dict[str, list[Item]] = {}  # by the reason
         for item in self.items:
             if item.log is None and item.why:
@@ -203,7 +206,7 @@ class Context:
         return "; ".join(words[:3]) + (f"; and {len(words) - 3} more" if len(words) > 3 else "")
 
     def releases(self, **labels: str) -> str:
-        """What differs in the data from the publisher's own files, where another release was read; or empty."""
+        """How the data differ from the publisher's own files, if another release was read; or empty."""
         trained = [i.log for i in self.select(**labels) if i.log is not None and i.arm.spec.kind == "train"]
         data = [log.summary.get("data") for log in trained]
         notes = {
@@ -215,7 +218,7 @@ class Context:
 
 
 def _lengths(runs: Sequence[Item]) -> list[str]:
-    """How long trained runs are, a network on its data each."""
+    """The lengths of the training runs, one entry per network and data set."""
     steps_of: dict[str, list[int]] = {}  # by network and data
     for item in runs:
         spec, log = item.arm.spec, item.log
@@ -232,7 +235,7 @@ def _lengths(runs: Sequence[Item]) -> list[str]:
 
 
 def _seeds(runs: Sequence[Item], shown: int, spread: str) -> str:
-    """Over how many seeds: as many as are shown, or where none are, as runs of the same labels have."""
+    """The number of seeds in words: of those shown, or, if none are shown, of the runs with the same labels."""
     seeds_of: dict[tuple[tuple[str, str], ...], set[int]] = {}  # by labels
     for item in runs:
         seeds_of.setdefault(tuple(sorted(item.arm.labels.items())), set()).add(item.arm.seed)
@@ -245,9 +248,9 @@ def _seeds(runs: Sequence[Item], shown: int, spread: str) -> str:
 
 
 def told_apart(items: Sequence[Item], others: Sequence[Item]) -> str:
-    """Some runs by what tells them from the others: their model or task, another label or a few, or their seeds.
+    """Name some runs by what distinguishes them from the others: model or task, up to three labels, or seeds.
 
-    Empty where nothing of that does, and where there are no others.
+    Empty if nothing does, or if there are no others.
     """
     if not others:
         return ""
@@ -257,27 +260,30 @@ def told_apart(items: Sequence[Item], others: Sequence[Item]) -> str:
     if not telling:
         seeds = sorted({item.arm.seed for item in items})
         return few(f"seed {seed}" for seed in seeds) if not {other.arm.seed for other in others} & set(seeds) else ""
-    if len(telling) == 1 and all(shown_of(item, telling[0]).replace(".", "").isdigit() for item in items):  # of what?
+    if len(telling) == 1 and all(shown_of(item, telling[0]).replace(".", "").isdigit() for item in items):  # what of?
         telling = (*[key for key in keys if len({item.arm.labels[key] for item in items}) == 1][:1], *telling)
     return ": ".join(few(dict.fromkeys(shown_of(item, key) for item in items)) for key in telling)
 
 
 def _tell(keys: Sequence[str], items: Iterable[Item], others: Iterable[Item]) -> bool:
-    """Whether none of the others that have these labels has values of them that one of the runs has."""
+    """Whether these labels distinguish the runs: no other run shares one run's values of them."""
     having = [other for other in others if all(key in other.arm.labels for key in keys)]
     ours, theirs = ({tuple(shown_of(item, key) for key in keys) for item in each} for each in (items, having))
     return ours.isdisjoint(theirs)
 
 
 def few(names: Iterable[str], most: int = 4) -> str:
-    """Names, of many the first and how many more."""
+    """Names in words; if there are more than `most`, the first ones and the number of the rest."""
     names = list(names)
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def shown_of(item: Item, key: str) -> str:
-    """A label of a run as figures have it: of a rate, which labels count from the common one, the rate itself; of a
-    setup its number of stages; of checkpoints the segments of stages that they make, which is what is recomputed."""
+    """A run's label as figures show it.
+
+    Labels give a rate relative to the common one, and figures the learning rate itself. A setup is shown as its number
+    of stages; checkpoints as the number of segments into which they divide the stages, which is what is recomputed.
+    """
     spec = item.arm.spec
     if key == "rate" and spec.optimizer is not None:
         return f"{spec.optimizer.lr:g}"
@@ -289,14 +295,16 @@ def shown_of(item: Item, key: str) -> str:
 
 
 def ended_at(item: Item) -> float | None:
-    """A run's final test accuracy in percent; None without a log, or where it diverged."""
+    """A run's final test accuracy in percent; None without a log or if the run diverged."""
     return item.log.accuracy if item.log is not None else None
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracies over seeds; `asked`: the runs there should be; `note`: why some have no number; `fewer`: a scale
-    leaves out seeds of this arm."""
+    """Accuracies over seeds.
+
+    asked: how many runs there should be. note: why some have no number. fewer: whether the scale leaves out some seeds.
+    """
 
     values: tuple[float, ...]
     note: str = ""
@@ -305,10 +313,12 @@ class Accuracy:
 
     @classmethod
     def of(cls, items: Iterable[Item], value: Callable[[Item], float | None] = ended_at) -> Accuracy:
-        """Collect; a diverged or left-out run leaves its note. Seeds left out are not asked for beside others.
+        """Collect the values of runs; diverged runs, and arms that are left out, show in the note.
+
+        Seeds that the scale leaves out are not missed if the arm has others.
 
         Args:
-            value: of a run, None without one.
+            value: a run's value, or None if it has none.
         """
         values, note, diverged = [], "", 0
         runs = list(items)
@@ -327,7 +337,7 @@ class Accuracy:
 
     @property
     def complete(self) -> bool:
-        """Whether every seed has a number: the mean of those that survived would flatter the arm."""
+        """Whether every seed has a number. The mean of only those that did not diverge would flatter the arm."""
         return len(self.values) == self.asked
 
     @property
@@ -341,11 +351,11 @@ class Accuracy:
         return float(pd.Series(self.values).std()) if len(self.values) > 1 else None
 
     def text(self) -> str | None:
-        """For a table: mean, with spread where there are several seeds; how many of them; or the note; or None."""
+        """A table's cell: the mean, with spread and number of seeds as needed; without values the note, or None."""
         if self.mean is None:
             return self.note or None
         mean = f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
-        if self.complete:  # beside means over more seeds, one is told to be one
+        if self.complete:  # other cells are means over more seeds, so a single one is marked
             return f"{mean} (one seed)" if self.fewer and len(self.values) == 1 else mean
         return f"{mean} ({len(self.values)} of {self.asked} seeds{f', {self.note}' if self.note else ''})"
 

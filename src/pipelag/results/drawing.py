@@ -1,4 +1,4 @@
-"""What a result module gives for a result: a table, a figure with its data, or both."""
+"""Drawn results: what a result module returns for a result, a table, a figure with its data, or both."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Chart(Protocol):
 
 @dataclass
 class Drawn:
-    """A drawn result. Figures come with the numbers they show, as a data frame; `of` draws the figure from it.
+    """A drawn result. A figure comes with the numbers that it shows, as a data frame; `of` draws one from the other.
 
-    chart: what the chart is, as plain values, with which its frame can be drawn again (`pipelag.report.explore`).
-    items: the runs that it is about, where these are not all of the result's. note: a sentence of its own below it.
+    chart: the chart's settings as plain values, from which the frame can be drawn again (`pipelag.report.explore`).
+    items: the runs that it shows, if these are not all of the result's. note: a further sentence for its footer.
     """
 
     table: Table | None = None
@@ -38,7 +38,7 @@ class Drawn:
 
     @property
     def spread(self) -> str:
-        """How a figure shows several seeds."""
+        """How the figure shows several seeds, in words."""
         if self.chart is not None and self.chart["kind"] == "Bars":
             seeds = self.data is not None and "seed" in self.data
             return "whiskers of one standard deviation" if seeds else "their means"
@@ -48,7 +48,7 @@ class Drawn:
         return f"{'bands or whiskers' if whiskers else 'bands'} of one standard deviation"
 
     def footer(self, context: Context) -> str:
-        """What its numbers are from, in sentences; of an empty frame nothing, for it says itself why it is empty."""
+        """Where the numbers come from, in sentences. Empty for an empty figure, which itself says why it is empty."""
         if self.figure is not None and self.data is not None and self.data.empty:
             return ""
         shown_context = context if self.items is None else replace(context, items=self.items)
@@ -65,14 +65,14 @@ class Drawn:
         items: list[Item] | None = None,
         note: str = "",
     ) -> Drawn:
-        """A chart of the rows that are saved beside it."""
+        """Draw a chart of rows; the rows are saved beside it."""
         frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
         described = {"kind": type(chart).__name__} | asdict(chart) if is_dataclass(chart) else None
         return cls(figure=chart.draw(frame), data=frame, chart=described, items=items, note=note)
 
 
 def not_logged(sentence: str = "the schedule has no log") -> Drawn:
-    """An empty frame with a sentence in it: without a log there is nothing to draw."""
+    """An empty figure with a sentence in it, for a result without logs."""
     return Drawn(figure=empty(sentence), data=pd.DataFrame())
 
 
@@ -81,7 +81,10 @@ DRAWINGS: dict[tuple[str, str], Draw] = {}
 
 
 def draw(context: Context) -> Drawn:
-    """A result, drawn by the function its config names; a frame that says why where a scale leaves out its runs."""
+    """Draw a result with the function that its config names.
+
+    If nothing can be drawn because the scale leaves out its runs, the empty figure says so.
+    """
     paper, result = context.paper, context.result
     drawn = DRAWINGS[paper.id, result.draw or context.name](context)
     why = context.left_out()
@@ -91,7 +94,7 @@ def draw(context: Context) -> Drawn:
 
 
 def drawing(paper: str, *names: str) -> Callable[[Draw], Draw]:
-    """Register the function that draws these results (or, with `draw:` in the config, whatever names it)."""
+    """Register the function that draws these results, or those whose config gives one of the names in `draw:`."""
 
     def add(function: Draw) -> Draw:
         for name in names:

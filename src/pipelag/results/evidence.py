@@ -1,4 +1,4 @@
-"""What methods cost in accuracy where they were trained: from logs, against the same work without delay."""
+"""What methods cost in accuracy, from logs: each trained arm against the same training without staleness."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ Trained = tuple[Item, PhaseSpec]
 class Evidence:
     """A method's loss of accuracy in one result.
 
-    source: paper and result, scale: whose logs. model, data, optimizer, stages, staleness (updates missed by forwards,
-    per stage): of its runs; runs: their ids. baseline: the method, without delay, that it is compared with. loss: the
-    baseline's final accuracy less the method's, percentage points, over the seeds that both have; of a run that
-    diverged the accuracy counts as 0, as on the leaderboard. diverged: how many did.
+    source, scale: the paper, result and scale of the logs. model, data, optimizer, stages, runs: of the method's runs,
+    the last one their ids. staleness: the updates that each stage's forwards miss.
+    baseline: the method without staleness that it is compared with.
+    loss: the baseline's final accuracy minus the method's, in percentage points, over the seeds that both have. A
+    diverged run counts with an accuracy of 0, as on the leaderboard. diverged: the number of such runs.
     """
 
     method: str
@@ -39,13 +40,13 @@ class Evidence:
     diverged: int
 
     def text(self) -> str:
-        """The loss with its spread, and how many runs diverged."""
+        """The loss with half its 95 % interval, and how many runs diverged."""
         spread = "" if self.loss.error is None else f" ± {self.loss.error:.2f}"
         lost = f", {self.diverged} of {self.loss.seeds} diverged" if self.diverged else ""
         return f"{self.loss.mean:.2f}{spread}{lost}"
 
     def origin(self) -> str:
-        """Where it is from, in words."""
+        """Where the evidence comes from, in words."""
         seeds = f"{self.loss.seeds} seeds" if self.loss.seeds > 1 else "one seed"
         return (
             f"{self.source}, {self.scale} scale: {self.model} on {self.data} with {self.optimizer}, "
@@ -54,7 +55,7 @@ class Evidence:
 
 
 def gathered(papers: Iterable[Paper], scales: Iterable[Scale]) -> Iterator[Evidence]:
-    """All that the logs of these papers' results say, in the order of papers, scales and results."""
+    """All evidence in the logs of these papers' results, in the order of papers, scales and results."""
     scales = list(scales)
     for paper in papers:
         for scale in scales:
@@ -63,7 +64,7 @@ def gathered(papers: Iterable[Paper], scales: Iterable[Scale]) -> Iterator[Evide
 
 
 def of_result(paper: Paper, result: str, scale: Scale) -> Iterator[Evidence]:
-    """The methods of one result: runs of one phase, beside runs of the same work (`work_of`) without delay."""
+    """The evidence of one result: its runs of one phase, compared with runs of the same `work_of` without staleness."""
     logged: list[Trained] = []
     for arm in arms(paper, result, scale):
         if arm.spec.kind == "train" and len(arm.spec.phases) == 1 and not arm.left_out:
@@ -83,9 +84,9 @@ def of_result(paper: Paper, result: str, scale: Scale) -> Iterator[Evidence]:
 
 
 def work_of(run: Trained) -> str:
-    """What runs have to share to be compared: model, data, minibatch, kind of optimizer, and labels.
+    """What runs must share to be compared: model, data, minibatch size, kind of optimizer, and labels.
 
-    But for those that tell arms and numbers of stages apart: sequential training has none.
+    The labels of the arm and of its number of stages may differ, since sequential training has no stages.
     """
     item, spec = run[0], run[0].arm.spec
     labels = sorted((key, value) for key, value in item.arm.labels.items() if key not in ("arm", "stages"))
@@ -94,26 +95,26 @@ def work_of(run: Trained) -> str:
 
 
 def baseline(arms: Sequence[list[Trained]]) -> list[Trained] | None:
-    """The runs without delay: those of sequential training, or else the first whose log says that nothing is stale."""
+    """The arm without staleness: sequential training if it was run, else the first arm whose logs show no delay."""
     plain = [runs for runs in arms if not any(stale(item) for item, _ in runs)]
     return next((runs for runs in plain if runs[0][1].method == "sequential"), plain[0] if plain else None)
 
 
 def stale(item: Item) -> bool:
-    """Whether a run's log says that some pass misses updates."""
+    """Whether some pass of a run misses updates, by its log."""
     phase = phase_of(item)
     return any((*phase["forward_delays"], *phase["backward_delays"]))
 
 
 def phase_of(item: Item) -> dict[str, Any]:
-    """What the log says of its one phase."""
+    """The log's summary of the run's only phase."""
     assert item.log is not None
     phase: dict[str, Any] = item.log.summary["phases"][0]
     return phase
 
 
 def compared(source: str, scale: Scale, base: list[Trained], runs: list[Trained]) -> Evidence:
-    """The loss of an arm's runs against the baseline's, which has all their seeds."""
+    """The evidence from an arm's runs. The baseline must have all their seeds."""
     (item, phase), spec = runs[0], runs[0][0].arm.spec
     assert item.log is not None and spec.model is not None and spec.data is not None and spec.optimizer is not None
     data = item.log.summary.get("data") or {}
@@ -134,12 +135,12 @@ def compared(source: str, scale: Scale, base: list[Trained], runs: list[Trained]
 
 
 def accuracies(runs: list[Trained]) -> dict[int, float]:
-    """Final accuracy by seed; 0 of a run that diverged."""
+    """Final accuracy by seed; a diverged run counts as 0."""
     return {item.arm.seed: item.log.accuracy or 0.0 for item, _ in runs if item.log is not None}
 
 
 def nearest(evidence: Iterable[Evidence], method: str, optimizer: str, model: str, stages: int) -> Evidence | None:
-    """Of a method's evidence the most alike: by optimizer, by model, by number of stages; of equals the first."""
+    """A method's evidence from the most similar training: by optimizer, then model, then number of stages."""
 
     def unlike(one: Evidence) -> tuple[bool, bool, int]:
         return one.optimizer != optimizer, one.model != model, abs(one.stages - stages)

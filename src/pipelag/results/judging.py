@@ -1,12 +1,12 @@
-"""What the judges of all papers share: how far a scale lets a claim be judged, and comparisons over seeds.
+"""What the judges of all papers share: whether a scale can decide a claim, and comparisons over seeds.
 
-A claim is about one of four things, and each has its own rule:
+There are four kinds of claims, each with its own rule:
 
     exact     schedules, counts, theory: judged wherever they are logged
-    measured  times: of this machine or of the timed executor; a stated factor is the tolerance
-    trend     an order among trained arms: judged on whatever data the scale has, which the verdict names
-    sized     how large an accuracy or a difference is, or what happens on a named data set: judged on the paper's data,
-              model and length only; elsewhere the verdict gives the numbers and says what is missing
+    measured  times on this machine or from the timed executor: judged within a stated factor
+    trend     an order among trained arms: judged on whatever data and length the scale has, which the verdict names
+    sized     how large an accuracy or a difference is, or what happens on a named data set: judged only with the
+              paper's data, model and length; elsewhere the verdict gives the numbers and says what is missing
 """
 
 from __future__ import annotations
@@ -23,45 +23,48 @@ from pipelag.results.logs import Item, RunLog, Share
 from pipelag.results.multiplicity import two_sided
 from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged, SeedTest, any_one, resting_on
 
-LEAST_BLEU = 1.0  # what says one word, or a few, for every sentence stays below
+LEAST_BLEU = 1.0  # a model that answers every sentence with the same few words stays below this
 # Student's t, two-sided 95 %, by degrees of freedom.
 T95 = (12.7062, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.306, 2.26216)
 
 
 def quantile(seeds: int) -> float:
-    """Student's t, two-sided 95 %, of the mean over so many."""
+    """The two-sided 95 % quantile of Student's t for a mean over this many seeds."""
     return T95[min(seeds - 2, len(T95) - 1)]
 
 
 def listing(values: Iterable[object]) -> str:
-    """Values one after the other."""
+    """Values as text, separated by commas."""
     return ", ".join(map(str, values))
 
 
 def extent(low: float, high: float, form: str = "g") -> str:
-    """The least and the greatest of some numbers; the one that they are where they look alike."""
+    """A range as text, or one number if both ends look the same in this format."""
     ends = [f"{end:{form}}" for end in (low, high)]
     return " to ".join(dict.fromkeys(ends))
 
 
 def with_spread(values: Sequence[float], form: str = "{:.1f}") -> str:
-    """The mean of values over seeds, with their standard deviation where there are several; one at least."""
+    """The mean of at least one value, with the standard deviation if there are several."""
     return form.format(fmean(values)) + (f" ± {form.format(stdev(values))}" if len(values) > 1 else "")
 
 
 def exact(holds: bool | None, why: str, tolerance: str = "exact") -> Finding:
-    """For what follows from schedules, counts or theory."""
+    """The finding on a claim about schedules, counts or theory."""
     return Finding(holds, why, tolerance)
 
 
 def measured(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
-    """For times; names how the timed runs fall short of the paper's. `labels`: of the runs that the claim rests on."""
+    """The finding on a claim about times; it names how the timed runs fall short of the paper's.
+
+    labels: select the runs that the claim rests on.
+    """
     short = context.shortfall(**labels)
     return Finding(holds, why + (f" (here: {short})" if short else ""), tolerance, conditions=short)
 
 
 def on_gpus(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
-    """For a time or speedup that belongs to GPUs: two cores of one processor that stand for them do not judge it."""
+    """The finding on a claim about times or speedups of GPUs, which times of processor cores cannot decide."""
     devices = {item.log.environment.get("device", "") for item in context.select(**labels) if item.log is not None}
     cores = sorted(device for device in devices if device.endswith("cores)"))
     if cores:
@@ -71,17 +74,17 @@ def on_gpus(context: Context, holds: bool | None, why: str, tolerance: str, **la
 
 
 def trend(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
-    """For an order among trained arms, judged at any scale, which the sentence names."""
+    """The finding on a claim about an order among trained arms: judged at any scale; the sentence names the scale."""
     short = "; ".join(text for text in (context.shortfall(**labels), context.releases(**labels)) if text)
     why += f" (at this scale: {short})" if short else ""
     return Finding(holds, why, tolerance, learnt=True, conditions=short)
 
 
 def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
-    """For sizes, and for what happens on a data set that the claim names: they need the paper's runs."""
+    """The finding on a claim about a size or about a named data set: it can be judged only from the paper's runs."""
     short = context.shortfall(**labels)
     if short:
-        (TESTS.get() or []).clear()  # whatever they say, they do not decide
+        (TESTS.get() or []).clear()  # the tests do not decide the claim
         why += f"; only runs like the paper's can decide this (here: {short})"
         return Finding(None, why, tolerance, learnt=True, conditions=short)
     release = context.releases(**labels)
@@ -90,9 +93,10 @@ def sized(context: Context, holds: bool | None, why: str, tolerance: str, **labe
 
 
 def by_seed(context: Context, **labels: str) -> dict[int, float]:
-    """The final accuracy of every seed of an arm; raises `NotLogged` unless all that were asked for have one.
+    """The final accuracy of every seed of an arm, in percent.
 
     Raises:
+        NotLogged: a seed that the scale asks for has no final accuracy.
         PipelagError: the labels fit several arms.
     """
     check_labels(context, labels)
@@ -110,8 +114,12 @@ def by_seed(context: Context, **labels: str) -> dict[int, float]:
 
 
 def check_labels(context: Context, labels: Mapping[str, str]) -> None:
-    """Refuse labels that fit different runs of a seed, of which one would be taken for the arm's; and, as not logged,
-    those that no run has."""
+    """Refuse labels that fit several runs of one seed, since a judge would silently use one of them.
+
+    Raises:
+        NotLogged: no run has these labels.
+        PipelagError: they fit several runs of a seed.
+    """
     asked = ", ".join(f"{key}='{value}'" for key, value in labels.items())
     items = context.select(**labels)
     if context.items and not items:
@@ -130,19 +138,20 @@ def check_labels(context: Context, labels: Mapping[str, str]) -> None:
 
 
 def asked_for(items: Sequence[Item]) -> list[Item]:
-    """Without the seeds that a scale leaves out, where it has others."""
+    """The runs without the seeds that the scale leaves out; all of them if it leaves out every seed."""
     return [item for item in items if item.log is not None or not item.arm.left_out] or list(items)
 
 
 def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
-    """The runs with these labels by seed; raises `NotLogged`, with the reason, unless every seed has a log.
+    """The runs with these labels by seed, if every seed has a log.
 
-    Seeds that a scale leaves out are not asked for, where it has others.
+    Seeds that the scale leaves out are not missed if the arm has others.
 
     Args:
-        named: what the sentence calls them.
+        named: what the verdict's sentence calls the runs.
 
     Raises:
+        NotLogged: a seed has no log; the message gives the reason.
         PipelagError: the labels fit several arms.
     """
     check_labels(context, labels)
@@ -158,20 +167,20 @@ def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
 
 
 def together(values: Sequence[float]) -> float | None:
-    """The standard error of a sum or difference of shares; None unless each knows its own."""
+    """The standard error of a sum or difference of shares; None unless every share has one."""
     errors = [value.error for value in values if isinstance(value, Share) and value.error is not None]
     return math.hypot(*errors) if len(errors) == len(values) else None
 
 
 def minus(a: float, b: float) -> Share:
-    """The difference; of shares, one that knows how sure it is."""
+    """The difference of two values; of two shares, with its standard error."""
     share = Share(a - b)
     share.error = together((a, b))
     return share
 
 
 def average(values: Sequence[float]) -> Share:
-    """The mean; of shares, one that knows how sure it is."""
+    """The mean of values; of shares, with its standard error."""
     error = together(values)
     share = Share(fmean(values))
     share.error = None if error is None else error / len(values)
@@ -179,11 +188,12 @@ def average(values: Sequence[float]) -> Share:
 
 
 def learned(context: Context, named: str, /, **labels: str) -> None:
-    """Raise `NotLogged` unless every run with these labels ends further from chance than a tenth of the way to 100 %.
+    """Raise `NotLogged` unless every logged run with these labels has learned something.
 
-    A run that translates has learned where an evaluation reaches a BLEU of 1. For claims about how well or fast an arm
-    learns that learns in its paper: where it does not learn at a scale's rate, they cannot be judged. Logs that say
-    neither how many classes there are nor a BLEU pass.
+    A classifier has learned if it ends more than a tenth of the way from chance to 100 %; a translation if one of its
+    evaluations reaches a BLEU of 1. Judges ask this before they compare how well or how fast an arm learns that learns
+    in its paper: if it does not learn at this scale, the comparison would say nothing. Logs that hold neither the
+    number of classes nor a BLEU pass.
     """
     for item in context.select(**labels):
         if item.log is None:
@@ -199,19 +209,19 @@ def learned(context: Context, named: str, /, **labels: str) -> None:
 
 
 def best_bleu(log: RunLog) -> float | None:
-    """The greatest BLEU of a run's evaluations; None of what does not translate."""
+    """The best BLEU of a run's evaluations; None if the run is not a translation."""
     bleu: float | None = (log.summary.get("best") or {}).get("bleu")
     return bleu
 
 
 def classes_of(log: RunLog) -> int | None:
-    """How many classes a run's data has, where that is logged."""
+    """The number of classes in a run's data; None if it is not logged."""
     classes: int | None = (log.summary.get("data") or {}).get("classes")
     return classes
 
 
 def near_chance(accuracy: float, classes: int) -> bool:
-    """Whether an accuracy in percent is less than a tenth of the way from chance to all right."""
+    """Whether an accuracy in percent is at most a tenth of the way from chance to 100 %."""
     chance = 100 / classes
     return accuracy <= chance + (100 - chance) / 10
 
@@ -225,14 +235,14 @@ def learns_nothing(log: RunLog) -> bool:
 
 
 def after_a_fall(rows: Sequence[Mapping[str, Any]], at: int) -> bool:
-    """Whether an evaluation of a run is the first after a fall of the rate."""
+    """Whether an evaluation is the first after a fall of the learning rate to less than half."""
     return at > 0 and rows[at].get("lr", 0) < rows[at - 1].get("lr", 0) / 2
 
 
 def over_models(
     models: Iterable[Mapping[int, float]], mean: Callable[[Sequence[float]], float] = average
 ) -> dict[int, float]:
-    """The mean of values by seed, of one model each, seed by seed; of the seeds that all models have."""
+    """The mean over models, seed by seed, for the seeds that all models have. models: values by seed, one per model."""
     by_model = list(models)
     seeds = set.intersection(*map(set, by_model))
     return {seed: mean([values[seed] for values in by_model]) for seed in sorted(seeds)}
@@ -240,11 +250,11 @@ def over_models(
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of paired differences a - b over seeds, and half the width of its 95 % interval (Student's t).
+    """The mean of the differences a - b, paired over seeds, and half its 95 % interval (Student's t).
 
-    With one seed the interval is that of the test set's samples, which is too narrow: another seed would change more.
-    Where the values know no error (losses, means over a curve, BLEU of older logs) there is none, and nothing is told.
-    `text` says so.
+    With one seed the interval is that of the test set's samples. It is too narrow, since another seed would change
+    more. Values without an error of their own (losses, means over a curve, BLEU in older logs) have no interval with
+    one seed, and then no test gives an answer. `text` says which case it is.
     """
 
     mean: float
@@ -253,7 +263,7 @@ class Difference:
 
     @classmethod
     def of(cls, a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
-        """From values by seed; seeds that both have are paired. Raises `NotLogged` where they share none."""
+        """The difference of two arms, from their values by seed. Raises `NotLogged` if they have no seed in common."""
         pairs = [(a[seed], b[seed]) for seed in a if seed in b]
         if not pairs:
             raise NotLogged("the two arms have no seed in common")
@@ -264,15 +274,15 @@ class Difference:
         return cls(fmean(gaps), quantile(len(gaps)) * stdev(gaps) / math.sqrt(len(gaps)), len(gaps))
 
     def above(self, bound: float = 0.0) -> bool | None:
-        """Whether a - b is above a bound; None where the seeds do not tell, are too few, or one alone has no error."""
+        """Whether a - b is above a bound; None if the bound lies in the interval, or seeds are too few for a test."""
         return self._told(bound, upwards=True)
 
     def below(self, bound: float = 0.0) -> bool | None:
-        """Whether a - b is at most a bound; None where the seeds do not tell."""
+        """Whether a - b is at most a bound; None if the bound lies in the interval, or seeds are too few for a test."""
         return self._told(bound, upwards=False)
 
     def _told(self, bound: float, upwards: bool) -> bool | None:
-        """Whether a - b is above a bound, or at most there."""
+        """Whether a - b is above a bound (upwards) or at most the bound."""
         if self.error is None or self.seeds < LEAST_SEEDS.get():
             return None
         self._note_test(bound, upwards)
@@ -281,7 +291,7 @@ class Difference:
         return not upwards if self.mean + self.error <= bound else None
 
     def _note_test(self, bound: float, upwards: bool) -> None:
-        """Note the p-value of this test for the claim that is judged; of one seed there is none."""
+        """Record the p-value of this test for the claim being judged; with one seed there is none."""
         tests = TESTS.get()
         if tests is None or self.error is None or self.seeds < 2:
             return
@@ -291,14 +301,14 @@ class Difference:
         tests.append(SeedTest(p, 1.0) if (away > 0) == upwards else SeedTest(1.0, p))
 
     def within(self, low: float, high: float) -> bool | None:
-        """Whether a - b lies between two bounds; None where the seeds do not tell."""
+        """Whether a - b lies between two bounds; None if the seeds cannot tell."""
         return all_of((self.above(low), self.below(high)))
 
     def matches(self, value: float, slack: float = 0.0) -> bool | None:
-        """Whether a - b is a value that somebody else measured once: could one more pair of runs like these give it?
+        """Whether one more pair of runs like these could give `value`, the difference that a paper measured once.
 
-        True where the value lies in the 95 % interval for a further pair (give or take `slack`) and no difference at
-        all does not; False where it lies outside; None where the interval holds both, and with one seed.
+        True if the 95 % interval for a further pair, widened by `slack`, contains the value, and the interval does not
+        contain 0. False if the value lies outside. None if the interval contains both, and with one seed.
         """
         if self.error is None or self.seeds < 2:
             return None
@@ -308,7 +318,7 @@ class Difference:
         return True if abs(self.mean) > reach else None
 
     def text(self, digits: int = 2) -> str:
-        """In words. digits: after the point."""
+        """The difference in words. digits: after the decimal point."""
         seeds = f"{self.seeds} seeds" if self.seeds > 1 else "one seed"
         seeds += ", error unknown" if self.error is None else ""
         seeds += ", too few to tell" if self.seeds < LEAST_SEEDS.get() else ""
@@ -317,12 +327,12 @@ class Difference:
 
 
 def agreed(*readings: bool | None) -> bool | None:
-    """What all readings of an ambiguous sentence give; None where they do not agree."""
+    """The common outcome of all readings of an ambiguous sentence; None if they disagree."""
     return readings[0] if len(set(readings)) == 1 else None
 
 
 def all_of(outcomes: Iterable[bool | None]) -> bool | None:
-    """True where all are, of one at least; False where any is not; else it cannot be told."""
+    """True if all outcomes (at least one) are True; False if any is False; else None."""
     answers = list(outcomes)
     if any(outcome is False for outcome in answers):
         return False
@@ -330,14 +340,15 @@ def all_of(outcomes: Iterable[bool | None]) -> bool | None:
 
 
 def all_above(a: Sequence[float], b: Sequence[float]) -> bool | None:
-    """Whether every one of a is greater than every one of b; False where none is, None where it cannot be told."""
+    """True if every value of a is above every value of b; False if none is; None if the two overlap."""
     return True if min(a) > max(b) else False if max(a) <= min(b) else None
 
 
 def any_of(outcomes: Iterable[bool | None]) -> bool | None:
-    """True where any is; False where none is, of one at least; else it cannot be told.
+    """True if any outcome is True; False if all (at least one) are False; else None.
 
-    Give a generator: tests that are made here are one among so many.
+    Pass a generator, so that the tests run inside this call: any one of them may decide, which their p-values take
+    into account (`any_one`).
     """
     with resting_on(any_one):
         answers = list(outcomes)
@@ -347,7 +358,7 @@ def any_of(outcomes: Iterable[bool | None]) -> bool | None:
 
 
 def ordered(values: Sequence[Mapping[int, float]]) -> tuple[bool | None, str]:
-    """Whether each arm's values (by seed) lie above the next one's; and the differences in words."""
+    """Whether each arm's values (by seed) are above the next arm's, and the differences in words."""
     steps = [Difference.of(a, b) for a, b in zip(values[:-1], values[1:], strict=True)]
     return all_of(step.above() for step in steps), ", ".join(step.text() for step in steps)
 
@@ -360,5 +371,5 @@ ONE_MORE = "the 95 % prediction interval for one more pair of runs (Student's t 
 
 
 def half_a_unit(half: float) -> str:
-    """What a printed value is granted beside `ONE_MORE`, in points."""
+    """In words, the tolerance for rounding that a printed value gets in addition to `ONE_MORE`. half: in points."""
     return f"plus half a unit of the last printed digit, {half:g} points"

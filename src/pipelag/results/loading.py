@@ -1,4 +1,4 @@
-"""What draws and judges a paper's results: our own package for it, or a user's plugin; checked before anything runs."""
+"""Load the drawings and judges of a paper, from this package or a user's plugin, and check that none is missing."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pipelag.results.verdict import JUDGES
 
 
 def load_results(paper: Paper) -> None:
-    """Make a paper's drawings and judges known: those of `pipelag.results.<id>`, where there is such a package.
+    """Import `pipelag.results.<id>`, if it exists, and check a paper's drawings and judges. Plugins are loaded before.
 
     Raises:
-        PipelagError: a result that nothing draws, or a claim that nothing judges and that has no `because`.
+        PipelagError: a result has no drawing, or a claim has neither a judge nor a `because`.
     """
     if find_spec(f"pipelag.results.{paper.id}") is not None:
         import_module(f"pipelag.results.{paper.id}")

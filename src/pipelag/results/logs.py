@@ -1,4 +1,4 @@
-"""Reading what runs left: one `RunLog` per folder, one `Item` per arm that is asked for."""
+"""Read the logs of runs: one `RunLog` per folder, and one `Item` per run that a result asks for."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ MOST_BYTES = 2**30  # of a log
 
 
 class Share(float):
-    """A share of samples, or a BLEU, in percent; `error`: its standard error, as far as the test set is a sample of all
-    there could be, None where that is not logged. What another seed would change comes on top.
+    """A share of samples, or a BLEU, in percent.
+
+    error: its standard error, from the test set as a finite sample; None if its size is not logged. The variation
+    between seeds comes on top.
     """
 
     error: float | None = None
 
     @classmethod
     def of(cls, percent: float, samples: int | None) -> Share:
-        """Of so many samples; one right and one wrong are added to either side, so that 100 % has an error too."""
+        """The share of this many samples. One right and one wrong sample are added, so that 100 % has an error too."""
         share = cls(percent)
         if samples:
             p = (percent / 100 * samples + 1) / (samples + 2)
@@ -37,7 +39,7 @@ class Share(float):
 
 @dataclass(frozen=True)
 class RunLog:
-    """A finished run: its log lines, summary and environment, and where they lie."""
+    """A finished run: its log lines, summary, environment and folder."""
 
     folder: Path
     rows: list[dict[str, Any]]
@@ -46,32 +48,37 @@ class RunLog:
 
     @property
     def accuracy(self) -> float | None:
-        """Final test accuracy in percent; None where the run diverged."""
+        """Final test accuracy in percent; None if the run diverged."""
         final = self.summary.get("final")
         return self.share(final["accuracy"]) if final else None
 
     def share(self, percent: float) -> float:
-        """An accuracy on the run's test set, which knows how sure it is. Of words: their number is not logged."""
+        """An accuracy on the run's test set, with its standard error.
+
+        An accuracy of words has none, because the number of words is not logged.
+        """
         words = "bleu" in (self.summary.get("final") or {})
         return Share.of(percent, None if words else (self.summary.get("data") or {}).get("test"))
 
     def bleu(self, row: Mapping[str, Any]) -> Share:
-        """The BLEU of an evaluation, which knows how sure it is where the log says so (by bootstrap)."""
+        """The BLEU of an evaluation, with its standard error by bootstrap if that is logged."""
         score = Share(row["bleu"])
         score.error = row.get("bleu_error")
         return score
 
     @property
     def diverged_at(self) -> int | None:
-        """The step at which the loss was no number any more."""
+        """The step at which the loss stopped being finite; None if it never did."""
         return self.summary.get("diverged_at")
 
 
 def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
-    """A run's log; None unless both files of a finished run are there. spec: the run that it should be of.
+    """Read a run's log; None unless the folder holds the log lines and the summary of a finished run.
+
+    spec: the run that the log should belong to.
 
     Raises:
-        PipelagError: a log that is not whole, or of another run.
+        PipelagError: the log is damaged, was changed after the run, or belongs to another run.
     """
     lines, ending, machine = (folder / name for name in ("metrics.jsonl", "summary.json", "environment.json"))
     config = folder / "config.yaml"
@@ -103,7 +110,10 @@ def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:
 
 
 def _parsed(text: str, path: Path, number: int = 1) -> Any:
-    """A file's JSON, or that of its line of this number; raises `ValueError` with the file and the line."""
+    """Parse a file's JSON, or that of one of its lines; raises `ValueError` with the file and the line.
+
+    number: the line at which the text begins.
+    """
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -112,7 +122,7 @@ def _parsed(text: str, path: Path, number: int = 1) -> Any:
 
 
 def _check_run(folder: Path, summary: Mapping[str, Any], spec: RunSpec) -> None:
-    """Refuse a log that is another run's, or of fewer steps than it should have."""
+    """Refuse a log that belongs to another run or has another number of steps than its spec."""
     if summary.get("id", spec.id) != spec.id:
         raise PipelagError(f"the log in {folder} is of the run {summary['id']}; delete the folder to make this one")
     if spec.kind == "train" and summary.get("status") == "finished" and summary.get("steps", spec.steps) != spec.steps:
@@ -123,20 +133,20 @@ def _check_run(folder: Path, summary: Mapping[str, Any], spec: RunSpec) -> None:
 
 @dataclass(frozen=True)
 class Item:
-    """An arm and its log, None where there is none."""
+    """A run that a result asks for, with its log; None if it has none."""
 
     arm: Arm
     log: RunLog | None
-    damaged: str = ""  # why a log that is there is not read
+    damaged: str = ""  # why an existing log cannot be read
 
     @property
     def why(self) -> str:
-        """Why there is no log, as far as that is known."""
+        """Why the run has no log: it is damaged, or the scale leaves it out; empty if neither is known."""
         return self.damaged or self.arm.left_out
 
     @classmethod
     def of(cls, arm: Arm, scale: Scale) -> Item:
-        """Read the arm's log, where there is one."""
+        """Read the run's log, if there is one."""
         try:
             return cls(arm, read_log(run_dir(scale, arm.spec.id), arm.spec))
         except PipelagError as error:

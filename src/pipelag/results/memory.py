@@ -12,7 +12,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def per_stage(rows: Rows, cuts: Sequence[int], key: str) -> list[int]:
-    """A count summed over the layers of each stage."""
+    """Sum a count over the layers of each stage."""
     bounds = [0, *cuts, max(row["layer"] for row in rows)]
     return [
         sum(row[key] for row in rows if low < row["layer"] <= high)
@@ -26,11 +26,11 @@ def kept_copies(stages: int) -> list[int]:
 
 
 def increase(rows: Rows, cuts: Sequence[int], batch: int) -> dict[str, float]:
-    """Table 6: weights, activations, and what the kept activations add.
+    """Table 6: the memory of weights and activations, and how much the kept activations add.
 
-    Activations follow torchsummary: each counts twice, once for its gradient. A kept copy is a forward activation
-    only and counts once, so K = 1 adds 2 x FS_1's forward activations: the only reading near the printed percentages.
-    The percentage is of weights plus activations at the batch size.
+    As in torchsummary, each activation counts twice, once for its gradient. A kept copy is only a forward activation
+    and counts once, so K = 1 adds 2 x FS_1's forward activations; no other reading comes near the printed percentages.
+    The percentage is relative to weights plus activations at this batch size.
     """
     weights = BYTES * sum(row["parameters"] for row in rows) / MB
     forward = per_stage(rows, cuts, "activations")

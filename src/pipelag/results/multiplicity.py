@@ -1,15 +1,15 @@
-"""How many of the claims that intervals over seeds tell are left when they are corrected for how many they are."""
+"""Correction for multiple testing: which claims that tests over seeds decide survive it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-RATE = 0.05  # of false discoveries
+RATE = 0.05  # the accepted rate of false discoveries
 
 
 def two_sided(t: float, freedom: int) -> float:
-    """P(|T| > |t|) of Student's t with so many degrees of freedom, in closed form (Abramowitz and Stegun, 26.7.3-4)."""
+    """P(|T| > |t|) for Student's t with `freedom` degrees of freedom, in closed form (Abramowitz, Stegun, 26.7.3-4)."""
     angle = math.atan(abs(t) / math.sqrt(freedom))
     square = math.cos(angle) ** 2
     odd = freedom % 2
@@ -22,10 +22,10 @@ def two_sided(t: float, freedom: int) -> float:
 
 
 def least_surprising(p_values: Sequence[float], rate: float = RATE) -> float:
-    """The greatest p-value that is still a discovery by Benjamini and Hochberg's rule; below 0 where none is.
+    """The greatest p-value that is still a discovery by Benjamini and Hochberg's rule; below 0 if none is.
 
-    Of m p-values in order, the k-th is at most k / m of the rate, and so are counted all before it (Journal of the
-    Royal Statistical Society B 57, 1995).
+    Of m p-values in ascending order, that is the last one, the k-th, that is at most k / m times the rate; all before
+    it are discoveries too (Journal of the Royal Statistical Society B 57, 1995).
     """
     ordered = sorted(p_values)
     within = [p for k, p in enumerate(ordered, 1) if p <= k / len(ordered) * rate]

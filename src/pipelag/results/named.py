@@ -1,7 +1,7 @@
-"""Whether every result has its drawing and every claim its judge, and what code: asked at every call of the workflow.
+"""Check that every result has a drawing and every claim a judge, and hash their code. Every workflow call does both.
 
-Finding out means importing a paper's package, and pandas with it, which takes a second; so a stamp is left where all
-was well, and counts until the paper's config or the package changes.
+The check imports a paper's package, and pandas with it, which takes a second. So a stamp file records that the check
+passed; it is valid until the paper's config or the package changes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from pipelag.experiments.schema import Paper
 from pipelag.plugins import plugged_in
 
 PACKAGE = Path(__file__).parents[1]
-# Beside results and report: speedups of timed blocks, layers dealt out to stages, the study of what optimizers foresee,
-# times of a method's schedule.
+# Code outside results and report that computes drawn numbers: speedups of timed blocks, the split of layers into
+# stages, the study of how well optimizers predict weights, the times of a method's schedule.
 WORKED_OUT_BY = (
     "runs/speedup.py", "experiments/specs.py", "theory/foreseen.py", "timing/*.py", "methods/*.py", "schedules/*.py"
 )  # fmt: skip
 
 
 def drawing_code(paper: str, package: Path = PACKAGE) -> str:
-    """Changes when the code that draws and judges a paper's results does, its own or what all papers share, or what
-    works out the times and speedups that are drawn."""
+    """A hash of the code that draws and judges a paper's results, the paper's own and the shared.
+
+    It covers the code that computes the drawn times and speedups.
+    """
     return _sum(drawing_files(paper, package))
 
 
 def drawing_files(paper: str, package: Path = PACKAGE) -> list[Path]:
-    """The sources of it, the plugins' in which its drawings and judges stand among them."""
+    """The source files that `drawing_code` hashes, with those of plugins that hold drawings or judges of the paper."""
     results = package / "results"
     shared = [path for folder in WORKED_OUT_BY for path in package.glob(folder)]
     own = [*results.glob("*.py"), *(results / paper).rglob("*.py"), *(package / "report").glob("*.py")]
@@ -38,7 +40,7 @@ def drawing_files(paper: str, package: Path = PACKAGE) -> list[Path]:
 
 
 def plugged(paper: str) -> list[Path]:
-    """The plugins' modules that draw or judge a paper's results; they have been imported."""
+    """The files of the plugins that draw or judge a paper's results. The plugins must have been imported."""
     if not plugged_in():
         return []
     from pipelag.results.drawing import DRAWINGS
@@ -51,7 +53,7 @@ def plugged(paper: str) -> list[Path]:
 
 
 def report_code(package: Path = PACKAGE) -> str:
-    """Changes when what makes the site and the typeset reports does: code, templates, styles."""
+    """A hash of what makes the site and the typeset reports: code, templates, styles."""
     return _sum(path for path in (package / "report").rglob("*") if path.is_file() and path.suffix != ".pyc")
 
 
@@ -63,18 +65,18 @@ def _sum(files: Iterable[Path]) -> str:
 
 
 def check_results(paper: Paper, stamps: Path = Path(".snakemake/judged")) -> None:
-    """Refuse a result that nothing draws, or a claim that nothing judges.
+    """Refuse a paper with a result that nothing draws or a claim that nothing judges.
 
     Raises:
-        PipelagError: with the nearest that is known.
+        PipelagError: names what is missing and the nearest names that exist.
     """
     stamp = stamps / f"{paper.id}-{_content(paper)}"
-    if not plugged_in() and stamp.exists():  # a plugin may have any source
+    if not plugged_in() and stamp.exists():  # the stamp does not cover plugins, whose source may be anywhere
         return
     from pipelag.results.loading import load_results
 
     load_results(paper)
-    with suppress(OSError):  # it is not needed
+    with suppress(OSError):  # the stamp only saves time
         stamps.mkdir(parents=True, exist_ok=True)
         for old in stamps.glob(f"{paper.id}-*"):
             old.unlink()
@@ -82,7 +84,7 @@ def check_results(paper: Paper, stamps: Path = Path(".snakemake/judged")) -> Non
 
 
 def _content(paper: Paper) -> str:
-    """Of what the answer depends on: the ids in the config, and the sources of the drawings and judges."""
+    """A hash of what the check depends on: the ids in the config, and the files of the drawings and judges."""
     named = [
         (name, result.draw, [c.id for c in result.claims if not c.because]) for name, result in paper.results.items()
     ]

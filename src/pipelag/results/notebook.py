@@ -34,7 +34,7 @@ class Shelf:
 
     @property
     def folder(self) -> Path:
-        """Where the workflow puts them."""
+        """The folder into which the workflow draws the results."""
         return Path(self.scale.figures) / self.paper.id
 
     def show(self, *names: str) -> None:
@@ -69,7 +69,7 @@ class Shelf:
     def pick(self, result: str = "", method: str = "", **labels: str) -> pd.DataFrame:
         """One line per run of a result, or of all, with this method and these labels (arm="4-stage").
 
-        Columns: the result, labels, seed, the methods of its phases, id, status, and the last value of every metric.
+        Columns: the result, labels, seed, the methods of the run's phases, id, status, and every metric's last value.
 
         Raises:
             PipelagError: an unknown method, or a result or label that the paper does not have; it names the nearest.
@@ -132,7 +132,7 @@ class Shelf:
         return pd.DataFrame(judged + reported, columns=["what", "paper", "verdict", "ours"])
 
     def _items(self, result: str, method: str, labels: Mapping[str, str]) -> list[Item]:
-        """The runs of a result with these labels, by one method."""
+        """The runs of a result with these labels, and by one method if it is named."""
         result_of(self.paper, result)
         if method:
             methods.get(method)  # refuses an unknown name
@@ -168,7 +168,7 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _flat(reported: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """What a paper reports, as (place, value): a table's line is named by its first words."""
+    """What a paper reports, as pairs (place, value). The line of a table is named by the words in it."""
     if isinstance(reported, Mapping):
         for key, value in reported.items():
             yield from _flat(value, f"{at} {key}".strip())
@@ -182,9 +182,9 @@ def _flat(reported: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def open_shelf(paper: str, scale: str = "quick") -> Shelf:
-    """The results of a paper; goes to the project's folder where a notebook was started from notebooks/.
+    """Open the results of a paper, after importing the config's plugins.
 
-    The config's plugins are imported first, as the commands do.
+    A notebook started in notebooks/ is first moved to the project's folder.
     """
     if not Path("config").exists() and Path("../config").exists():
         os.chdir("..")

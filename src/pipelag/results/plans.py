@@ -10,8 +10,8 @@ from pipelag.results.logs import RunLog
 from pipelag.results.verdict import NotLogged, need
 
 Row = dict[str, Any]
-# The partitioner by the recurrence as PipeDream prints it, and by a ring's cost of summing gradients (ambiguity C4). A
-# verdict on a plan needs both; one on a plan's speed goes by the first, and tells what the second gives.
+# Two costs of summing gradients in the partitioner: the one that PipeDream prints, and a ring's (ambiguity C4). A
+# verdict on a plan needs both to agree; one on a plan's speed uses the first and also says what the second gives.
 PRINTED, RING = READINGS = ("PipeDream", "PipeDream, ring")
 BOTH_COSTS = "where the printed cost and a ring's give different answers, the claim cannot be judged"
 ALONE = "data parallel"
@@ -25,14 +25,14 @@ PRINTED_WORDS = "half a unit of the last printed digit"
 
 
 def planned(log: RunLog | None, name: str) -> Row | None:
-    """The row of a plan by name; None where the run or the plan is not logged."""
+    """The row of a plan by name; None if the run or the plan is not logged."""
     if log is None:
         return None
     return next((row for row in log.rows if row["what"] == "plan" and row["plan"] == name), None)
 
 
 def plan_in(log: RunLog | None, name: str, what: str) -> Row:
-    """`planned`, for a judge; `what` names the plan where it is not logged."""
+    """`planned` for a judge. Raises `NotLogged`, which calls the plan `what`, if there is none."""
     row = planned(log, name)
     if row is None:
         raise NotLogged(f"{what} has no logged value")
@@ -58,30 +58,30 @@ def samples_per_second(log: RunLog | None, name: str) -> float | None:
 
 
 def ratio(log: RunLog | None, slower: str, faster: str) -> float | None:
-    """How many times as fast the second plan is."""
+    """The speedup of the second plan over the first; None if either is not timed."""
     a, b = timed(log, slower), timed(log, faster)
     return a / b if a is not None and b else None
 
 
 def needed(log: RunLog | None, slower: str, faster: str, what: str) -> float:
-    """`ratio`, for a judge."""
+    """`ratio` for a judge. Raises `NotLogged`, which calls the speedup `what`, if there is none."""
     return need(ratio(log, slower, faster), what)
 
 
 def saved(log: RunLog | None, name: str) -> float | None:
-    """The share of data parallelism's bytes that a plan does not send."""
+    """The share of data parallelism's communicated bytes that a plan saves."""
     alone, other = planned(log, ALONE), planned(log, name)
     return 1 - other["bytes_per_sample"] / alone["bytes_per_sample"] if alone and other else None
 
 
 def by_model(context: Context, **labels: str) -> dict[str, RunLog]:
-    """The logs by model, in the order of the config; models without one are left out."""
+    """The logs by model, in the config's order; models without a log are left out."""
     logs = {model: context.log(model=model, **labels) for model in context.values("model")}
     return {model: log for model, log in logs.items() if log is not None}
 
 
 def near(value: float, printed: float, factor: float = SPEED) -> bool:
-    """Whether a speed is a printed one, within a factor."""
+    """Whether a speed agrees with a printed one, within a factor."""
     return printed / factor <= value <= printed * factor
 
 

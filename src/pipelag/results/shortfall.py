@@ -1,4 +1,4 @@
-"""How runs that were made fall short of the paper's, in a few words for under a figure."""
+"""How our runs fall short of the paper's, in a few words for the line under a figure and for verdicts."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ SIZE, DATA, LENGTH, RATE, REMEDY, REST, DETAIL, TESTED = range(8)  # what matter
 
 
 class Reason(NamedTuple):
-    """What runs differ in: its words with two blanks, for what it is here and in the paper, or without."""
+    """One way in which runs differ from the paper's. The words may have blanks, for our value and the paper's."""
 
     rank: int
     words: str
-    plural: str = ""  # the same for several values here, where words change
-    network: str = ""  # whose, before the words, where it is said by network
+    plural: str = ""  # the words for several of our values, if they differ
+    network: str = ""  # the network that the reason is about, if it is stated per network
 
 
 def shortfall_of(pairs: Iterable[Pair], most: int | None = MOST, shown: bool = False) -> str:
-    """How runs fall short of the paper's: smaller models, fewer steps, other rates and schedules of rates, a coarser
-    precision, other or fewer data, minibatches, numbers of microbatches, regularisation; or empty.
+    """How runs fall short of the paper's, in words; or empty.
 
-    most: reasons that are named; None: all. shown: name besides, however many there are, the method's own settings and
-    what runs are tested with, for the scores that a figure or table shows rest on them. What runs differ in alike is
-    said once, with the values of all.
+    Reasons are smaller models, fewer steps, other learning rates and schedules of them, lower precision, other or fewer
+    data, minibatches, numbers of microbatches, regularisation. A reason that several runs share is named once, with the
+    values of all of them.
 
-    Timing runs are compared by model and minibatch: their time does not depend on what is in the data; plans by where
-    their profiles are from.
+    Timing runs are compared by model and minibatch size, because their times do not depend on the contents of the data;
+    plans are compared by the source of their profiles.
+
+    pairs: our spec and the paper's, for each run. most: how many reasons are named; None for all. shown: also name the
+    method's own settings and the test samples, however many reasons there are, because the scores that a figure or
+    table shows depend on them.
     """
     pairs = list(pairs)
     values_of: dict[Reason, dict[Values, None]] = {}
@@ -55,8 +58,10 @@ def shortfall_of(pairs: Iterable[Pair], most: int | None = MOST, shown: bool = F
 
 
 def _in_words(reason: Reason, values: list[Values]) -> str:
-    """A reason with the values that it has in all runs: side by side where each belongs to one of the paper's, of more
-    numbers their ranges, of more names those of the paper by ours.
+    """A reason with its values in all runs filled in.
+
+    Values stand side by side if each of ours belongs to one of the paper's. Otherwise many numbers become ranges, and
+    names are grouped by ours.
     """
     sides = [list(dict.fromkeys(side)) for side in zip(*values, strict=True)]
     lengths = [len(side) for side in sides]
@@ -70,7 +75,7 @@ def _in_words(reason: Reason, values: list[Values]) -> str:
 
 
 def _listed(values: Sequence[object], ranged: bool = False) -> str:
-    """Numbers or names in words: each of them, or of numbers the least to the greatest."""
+    """Numbers or names in words: each of them, or with `ranged` only the least and the greatest number."""
     if ranged and len(values) > 1:
         ends = sorted(value for value in values if isinstance(value, int | float))
         return f"{_shown(ends[0])} to {_shown(ends[-1])}"
@@ -83,8 +88,9 @@ def _shown(value: object) -> str:
 
 
 def smaller(spec: RunSpec, theirs: RunSpec) -> bool:
-    """Whether a run is of a narrower or shallower network than the paper's: networks are of the paper's size unless
-    asked to be of another (`SIZES`).
+    """Whether a run's network is narrower or shallower than the paper's.
+
+    Networks have the paper's size unless one of the options in `SIZES` is set.
     """
     if spec.model is None or theirs.model is None:
         return False
@@ -92,14 +98,14 @@ def smaller(spec: RunSpec, theirs: RunSpec) -> bool:
 
 
 def _differing(rank: int, words: str, sides: Iterable[object], plural: str = "") -> Iterator[tuple[Reason, Values]]:
-    """A reason where two values, here and in the paper, differ; they fill its blanks, where it has some."""
+    """Yield a reason if our value and the paper's differ; the values fill the blanks of its words, if it has any."""
     here, there = sides
     if here != there:
         yield Reason(rank, words, plural), (here, there) if "{}" in words else ()
 
 
 def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
-    """What one run differs in: a `Reason`, and what fills its blanks."""
+    """All ways in which one run differs from the paper's: each `Reason` with the values for its blanks."""
     if spec.kind == "partition" and theirs.published and not spec.published:
         yield Reason(REST, "profiles from data sheets instead of the authors'"), ()
     if spec.kind not in ("train", "speed", "profile"):
@@ -112,7 +118,7 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
         name, (here, there) = titles.network(spec.model.name), _samples(spec, theirs)
         if here == there:
             yield Reason(LENGTH, "for {} of {} steps", network=name), (spec.steps, theirs.steps)
-        else:  # steps alone would say that more of the paper's training was made, or less
+        else:  # with minibatches of another size, the numbers of steps alone would not compare
             steps = f"{spec.steps:,} steps of {here}", f"{theirs.steps:,} of {there}"
             yield Reason(LENGTH, "for {} instead of {}", network=name), steps
     if spec.options.get("precision") == "bf16" != theirs.options.get("precision"):
@@ -136,14 +142,14 @@ def _reasons(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
 
 
 def _networks(here: str, there: str) -> list[str]:
-    """The titles of two networks; where the paper's is another's form of the same, ours is said to be our own."""
+    """The titles of our network and the paper's; ours is marked "our own" if the paper's is another's form of it."""
     ours, printed = titles.network(here), titles.network(there)
     return [f"{ours} (our own)" if printed.startswith(f"{ours} (") else ours, printed]
 
 
 def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
-    """What a training run differs in besides: minibatches, the optimizer and its rates."""
-    if spec.steps >= theirs.steps:  # else its steps are said with their size
+    """Further differences of training runs: minibatches, the optimizer and its learning rates."""
+    if spec.steps >= theirs.steps:  # otherwise the reason about steps already names the sizes
         yield from _differing(REST, "minibatches of {} instead of {}", _samples(spec, theirs))
     if (ours := spec.optimizer) and (printed := theirs.optimizer):
         yield from _differing(REST, "the optimizer {} instead of {}", (ours.name, printed.name))
@@ -157,14 +163,14 @@ def _trained(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
 
 
 def _samples(spec: RunSpec, theirs: RunSpec) -> list[str]:
-    """The size of two runs' minibatches: numbers alone, or where one is counted in tokens with what each counts."""
+    """The minibatch sizes of two runs; with units (tokens, sentences) if either is counted in tokens."""
     tokens = [run.options.get("tokens") for run in (spec, theirs)]
     kinds = [" tokens" if count else " sentences" if any(tokens) else "" for count in tokens]
     return [f"{count or run.batch:,}{kind}" for count, run, kind in zip(tokens, (spec, theirs), kinds, strict=True)]
 
 
 def _remedied(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
-    """How far a method's own remedies reach otherwise: the annealing of rates by their delays, a synchronous start."""
+    """Differences in the method's own remedies: annealing of learning rates by their delays, a synchronous start."""
     for what, steps in (("annealing", annealed), ("a synchronous start", started)):
         shares = [steps(run) / run.steps for run in (spec, theirs)]
         if abs(shares[0] - shares[1]) > 0.005:
@@ -173,7 +179,7 @@ def _remedied(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]
 
 
 def annealed(spec: RunSpec) -> int:
-    """The steps over which a run's last phase anneals the rates of its stages (PipeMare's T1)."""
+    """The steps over which a run's last phase anneals the learning rates of its stages (PipeMare's T1)."""
     return int(spec.phases[-1].options.get("annealing", 0)) if spec.phases else 0
 
 
@@ -183,7 +189,7 @@ def started(spec: RunSpec) -> int:
 
 
 def _regularised(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
-    """Otherwise: dropout, smoothed labels, the length of sequences, the augmentation of images."""
+    """Differences in dropout, label smoothing, the length of sequences and the augmentation of images."""
     dropouts = [run.model.options.get("dropout") if run.model else None for run in (spec, theirs)]
     yield from _differing(DETAIL, "no dropout" if dropouts[0] == 0 else "another dropout", dropouts)
     smoothing = (run.options.get("label_smoothing", 0.0) for run in (spec, theirs))
@@ -196,7 +202,7 @@ def _regularised(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Value
 
 
 def _tested(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
-    """Tested otherwise: with other samples, or beams of another width."""
+    """Differences in testing: other samples, or a beam of another width."""
     here, there = (run.data.options.get("test") if run.data else None for run in (spec, theirs))
     if here != there:
         name = titles.network(spec.model.name) if spec.model else "run"
@@ -206,7 +212,7 @@ def _tested(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
 
 
 def _scheduled(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]]:
-    """How rates change otherwise in the course of a run: in another shape, or warmed up for another share of it."""
+    """Differences in the schedule of learning rates: its shape, its rates by stage, or the length of its warm-up."""
     here, there = spec.lr_schedule, theirs.lr_schedule
     apart = {"horizon", "warmup"}
     ends = [(schedule.horizon or run.steps) / run.steps for schedule, run in ((here, spec), (there, theirs))]
@@ -220,7 +226,7 @@ def _scheduled(spec: RunSpec, theirs: RunSpec) -> Iterator[tuple[Reason, Values]
 
 
 def in_time(phase: PhaseSpec) -> bool:
-    """Whether a phase's method reads no late weights, so that it learns the same over however many stages."""
+    """Whether a phase's method reads no stale weights, so that training does not depend on the number of stages."""
     method = METHODS.get(phase.method)
     if method is None or method.random is not None:
         return False
@@ -228,7 +234,7 @@ def in_time(phase: PhaseSpec) -> bool:
 
 
 def _timed(pairs: Iterable[Pair]) -> Iterator[str]:
-    """The minibatches that are timed for the paper's, with their models."""
+    """Differences in the minibatch sizes of timed runs, by model."""
     models: dict[tuple[int, int], set[str]] = {}
     for spec, theirs in pairs:
         if spec.kind in ("speed", "profile") and spec.model is not None:

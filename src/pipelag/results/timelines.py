@@ -1,4 +1,4 @@
-"""What the papers' timelines have in common: reading their logs, drawing one, and asking what a pass reads."""
+"""What timelines of all papers share: reading their logs, drawing one, and finding which version a pass reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLLOWED = 5  # the minibatch that the papers follow, counted from 1
 
 
 def passes(log: RunLog, minibatch: int | None = None, kind: str | None = None) -> list[Row]:
-    """The passes of a minibatch (from 1) and kind, by stage and time."""
+    """The passes of a minibatch (counted from 1) and kind, sorted by stage and time; without these, all passes."""
     rows = [
         row
         for row in log.rows
@@ -32,12 +32,15 @@ def passes(log: RunLog, minibatch: int | None = None, kind: str | None = None) -
 
 
 def reads_of(log: RunLog, minibatch: int, kind: str) -> list[int]:
-    """The version (after how many updates of the stage) that this pass of a minibatch (from 1) reads, per stage."""
+    """The weight version that a minibatch's pass reads on each stage: the number of updates that made it.
+
+    minibatch: counted from 1. kind: "F" or "B".
+    """
     return [row["reads"] for row in passes(log, minibatch, kind)]
 
 
 def idle_free_from(log: RunLog, start: float, end: float) -> bool:
-    """Whether every worker is busy all the time between two moments."""
+    """Whether every worker is busy all the time from `start` to `end`."""
     for worker in range(log.summary["workers"]):
         busy = sum(
             min(row["end"], end) - max(row["start"], start)
@@ -50,20 +53,30 @@ def idle_free_from(log: RunLog, start: float, end: float) -> bool:
 
 
 def full_between(log: RunLog) -> tuple[Any, Any]:
-    """When a pipeline is full: from the start of the first minibatch's last pass until the last one's first begins."""
+    """The start and end of the time in which the pipeline is full.
+
+    It starts with the first minibatch's last pass, its backward on stage 1, and ends with the first pass of the last
+    minibatch.
+    """
     first = min(row["start"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
     return first, max(row["start"] for row in log.rows if row["kind"] == "F" and row["stage"] == 1)
 
 
 def busy_once_full(log: RunLog) -> tuple[bool, float, float]:
-    """Whether no worker waits from the first minibatch's return until no more come in; and these two moments."""
+    """Whether no worker idles while the pipeline is full; and from when until when.
+
+    From the end of the first minibatch's backward on stage 1 until the last minibatch enters.
+    """
     start = min(row["end"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
     _, end = full_between(log)
     return idle_free_from(log, start, end), start, end
 
 
 def under_way(log: RunLog) -> list[int]:
-    """The most minibatches of which each stage, in order, keeps activations: from a forward until its backward ends."""
+    """The greatest number of minibatches whose activations a stage keeps at a time, for each stage in order.
+
+    Activations are kept from the start of a forward until its backward ends.
+    """
     stages: dict[int, list[tuple[float, int]]] = {}
     for row in passes(log):
         moment = (row["start"], 1) if row["kind"] == "F" else (row["end"], -1)
@@ -72,19 +85,22 @@ def under_way(log: RunLog) -> list[int]:
 
 
 def overlapping(moments: list[tuple[float, int]]) -> int:
-    """The most that is open at a time, of moments that open (+1) or close (-1); of one moment closing comes first."""
+    """The greatest number of intervals that are open at a time.
+
+    moments: (time, +1) opens an interval, (time, -1) closes one; at equal times, closing comes first.
+    """
     return max(accumulate((change for _, change in sorted(moments)), initial=0))
 
 
 def at_once(log: RunLog) -> int:
-    """The most workers that are busy at a time."""
+    """The greatest number of workers that are busy at a time."""
     moments = [(row["start"], 1) for row in log.rows if row["kind"] != "send"]
     moments += [(row["end"], -1) for row in log.rows if row["kind"] != "send"]
     return overlapping(moments)
 
 
 def one_at_a_time(context: Context) -> Finding:
-    """A judge: never two workers at once."""
+    """A judge that decides whether never more than one worker is busy at a time."""
     log = log_of(context)
     most = at_once(log)
     return exact(most == 1, f"at most {most} of {log.summary['workers']} are busy at a time")
@@ -104,12 +120,12 @@ def draw(
     until: float | None = None,
     **labels: str,
 ) -> Drawn:
-    """The timeline of one run.
+    """Draw the timeline of one run.
 
     Args:
-        name: of a worker; `first`: the number of the first worker.
-        label: what a pass of the followed minibatch says of its weights.
-        follow: the minibatch drawn strongly, counted from 1 whatever `numbered_from`; none: all.
+        name: the word for a worker; `first`: the number of the first worker.
+        label: a note on each pass of the followed minibatch, such as the version that it reads.
+        follow: the highlighted minibatch, counted from 1 whatever `numbered_from`; None: all look alike.
         micro: number microbatches instead of minibatches.
     """
     log = context.log(**labels)

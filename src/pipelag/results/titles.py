@@ -7,7 +7,7 @@ from functools import cache
 
 from pipelag.data.files import manifest
 
-# Those whose title is not their name's; all other networks of a user's own are called as they are registered.
+# Networks whose title differs from their registered name. ResNets are handled below; all others keep their names.
 NETWORKS = {
     "lenet5": "LeNet-5",
     "alexnet": "AlexNet",
@@ -29,7 +29,7 @@ NETWORKS = {
     "residual_lstm": "Residual LSTM",
     "sentiment_transformer": "Sentiment Transformer",
 }
-# Those without an official release to be fetched, as their loaders call them; generated ones are called by their names.
+# Data sets without an official release that can be fetched. Generated data sets keep their registered names.
 DATA_SETS = {"imagenet": "ImageNet", "digits": "UCI handwritten digits"}
 
 
@@ -40,6 +40,6 @@ def network(name: str) -> str:
 
 @cache
 def data_set(name: str) -> str:
-    """A registered data set's title; of translations without their languages."""
+    """A registered data set's title; for translations, without their languages."""
     title = manifest.official(name).title if name in manifest.names() else name
     return DATA_SETS.get(name) or re.sub(r" [A-Z][a-z]+-[A-Z][a-z]+$", "", title)

@@ -1,4 +1,4 @@
-"""A claim's verdict over the logs: holds, fails or cannot be judged; with the numbers it rests on and its tolerance."""
+"""The verdict on a claim: holds, fails or cannot be judged, with the numbers that it rests on and its tolerance."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pipelag.experiments.schema import Claim
 from pipelag.results.context import Context
 from pipelag.results.logs import RunLog
 
-# How many seeds a comparison of arms needs to tell anything, of the scale and paper that is judged.
+# The least number of seeds for a comparison of arms, at the scale and for the paper being judged.
 LEAST_SEEDS: ContextVar[int] = ContextVar("least_seeds", default=1)
-LEVEL = 0.05  # of a test
+LEVEL = 0.05  # of significance
 WORDS = {True: "holds", False: "fails", None: "cannot be judged"}
 
 
@@ -22,9 +22,9 @@ WORDS = {True: "holds", False: "fails", None: "cannot be judged"}
 class Finding:
     """What a judge finds. Made by `exact`, `measured`, `trend` and `sized` (`pipelag.results.judging`).
 
-    holds: True, False, or None where it cannot be told. why: the numbers that it rests on, in words.
-    tolerance: how far off the claim may be and where that comes from; "exact" where nothing may be off.
-    learnt: whether it is about what networks learn, and not a count or a time alone.
+    holds: True, False, or None if the logs cannot decide. why: the numbers that the finding rests on, in words.
+    tolerance: how far off the claim may be, and why so; "exact" if nothing may be off.
+    learnt: whether the claim is about what networks learn, and not only about a count or a time.
     conditions: the part of `why` that says how the runs differ from the paper's.
     """
 
@@ -36,22 +36,25 @@ class Finding:
 
 
 class SeedTest(NamedTuple):
-    """A test over seeds: the p-values (two-sided) at which it speaks for what is asked, and against it.
+    """A test over seeds: its two-sided p-values for what is asked and against it.
 
-    One of them is 1: the difference lies on one side of the bound.
+    One of them is 1, since the difference lies on only one side of the bound.
     """
 
     favour: float
     against: float
 
 
-# The tests of the claim that is judged, so far.
+# The tests made so far for the claim being judged.
 TESTS: ContextVar[list[SeedTest] | None] = ContextVar("tests", default=None)
 
 
 @contextmanager
 def resting_on(combine: Callable[[list[SeedTest]], list[SeedTest]]) -> Iterator[None]:
-    """Of the tests over seeds that are made here, what the claim rests on: `nothing`, or `any_one` of them."""
+    """Combine the tests over seeds made inside this context into those that the claim rests on.
+
+    combine: `nothing`, `any_one`, or another function from tests to tests.
+    """
     here: list[SeedTest] = []
     token = TESTS.set(here)
     try:
@@ -64,12 +67,16 @@ def resting_on(combine: Callable[[list[SeedTest]], list[SeedTest]]) -> Iterator[
 
 
 def nothing(tests: list[SeedTest]) -> list[SeedTest]:
-    """Of tests that may leave a claim open, and neither support it nor fail it."""
+    """Drop tests that can only leave a claim open, neither support it nor make it fail."""
     return []
 
 
 def any_one(tests: list[SeedTest]) -> list[SeedTest]:
-    """Of tests one of which is enough: the surest, at their number; against it speaks what all of them do."""
+    """Combine tests of which one is enough for the claim.
+
+    For it counts the smallest p-value, multiplied by the number of tests (Bonferroni); against it the largest one,
+    because all tests have to speak against it.
+    """
     return (
         [SeedTest(min(1.0, len(tests) * min(test.favour for test in tests)), max(test.against for test in tests))]
         if tests
@@ -83,11 +90,11 @@ JUDGES: dict[tuple[str, str, str], Judge] = {}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim.
+    """A claim with its verdict.
 
-    p: the greatest p-value (two-sided) with which the tests over seeds that it rests on speak for it; None where it
-    rests on none, or cannot be judged for another reason than what they tell. learnt, conditions: as of a `Finding`.
-    own: as of a `Claim`.
+    p: the greatest two-sided p-value in favour of the claim among the tests over seeds that it rests on; None if it
+    rests on none, or cannot be judged for a reason other than these tests.
+    learnt, conditions: as in `Finding`. own: whether the claim is ours and not the paper's.
     """
 
     claim: str
@@ -102,7 +109,7 @@ class Verdict:
 
 
 def judge(paper: str, result: str, claim: str) -> Callable[[Judge], Judge]:
-    """Register the predicate of a claim."""
+    """Register the function that judges a claim."""
 
     def add(function: Judge) -> Judge:
         JUDGES[paper, result, claim] = function
@@ -112,18 +119,18 @@ def judge(paper: str, result: str, claim: str) -> Callable[[Judge], Judge]:
 
 
 class NotLogged(Exception):
-    """A number that a judge asks for has no log, or no log of the right kind; the message says which."""
+    """A number that a judge needs has no log, or no usable one, so the claim cannot be judged; the message says why."""
 
 
 def need(value: float | None, what: str) -> float:
-    """The value, or the end of the judgement: the claim cannot be judged without it."""
+    """The value. Raises `NotLogged` if it is None, since the claim cannot be judged without it."""
     if value is None:
         raise NotLogged(f"{what} has no logged value")
     return value
 
 
 def log_of(context: Context, **labels: str) -> RunLog:
-    """The one run with these labels, for a judge; raises `NotLogged` where it has no log."""
+    """The log of the one run with these labels. Raises `NotLogged` if it has none."""
     log = context.log(**labels)
     if log is None:
         raise NotLogged(f"the run{''.join(f' {value}' for value in labels.values())} has no log")
@@ -131,7 +138,7 @@ def log_of(context: Context, **labels: str) -> RunLog:
 
 
 def verdicts(context: Context) -> list[Verdict]:
-    """Every claim of a result, judged; one without a judge cannot be, and its text in the config says why."""
+    """Judge every claim of a result. A claim without a judge cannot be judged; its config says why (`because`)."""
     asked = LEAST_SEEDS.set(context.scale.least_seeds.get(context.paper.id, 1))
     try:
         return [judged(context, claim) for claim in context.result.claims]
@@ -140,10 +147,11 @@ def verdicts(context: Context) -> list[Verdict]:
 
 
 def judged(context: Context, claim: Claim) -> Verdict:
-    """What became of one of a result's claims.
+    """Judge one of a result's claims.
 
-    One of several parts holds where each is told. It fails where one is told against it; of many, one in twenty is by
-    chance, so that this takes a p-value of a twentieth over their number (Bonferroni).
+    A claim of several comparisons holds if each one is decided in its favour, and fails if one is decided against it.
+    By chance, one comparison in twenty would be; so failing takes a p-value below 0.05 divided by the number of
+    comparisons (Bonferroni).
     """
     if claim.because:
         return Verdict(claim.id, claim.text, WORDS[None], claim.because, own=claim.ours)

@@ -1,3 +1,3 @@
-"""What methods would cost on thousands of GPUs (importing this registers its tables and figures)."""
+"""What methods would cost on thousands of GPUs; importing this package registers its tables and figures."""
 
 from pipelag.results.at_scale import cost  # noqa: F401

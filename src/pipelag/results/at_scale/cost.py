@@ -14,17 +14,17 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.timing.sheets import data_sheet
 
 PAPER = "at_scale"
-WAITING = ("data parallelism", "GPipe", "1F1B with flush")  # these read no late weights
+WAITING = ("data parallelism", "GPipe", "1F1B with flush")  # synchronous methods, which read no stale weights
 ROOFLINE = "roofline"
-PAYS = 1.1  # times as fast, from which on asynchrony is said to pay
+PAYS = 1.1  # the least speedup at which asynchrony counts as worth it
 GIB, GB = 2**30, 1e9
 SHARE = "throughput, % of ideal"
 TIMED, ON_PAPER = "timed", "on_paper"  # the two estimates of an update's seconds
 IDEAL = "% of ideal: of what the GPUs could compute if none ever waited, sent, updated or recomputed anything."
-STYLES = {  # dashes of unlike gaps: many of these lines coincide
+STYLES = {  # with different dashes, since many of these lines coincide
     "data parallelism": (colours.BASELINE, 0),
-    "GPipe": (colours.UNMENDED, 1),  # nothing stale is left unmended among these
-    "1F1B with flush": (colours.STALE_WEIGHTS, 4),  # which are not among these either
+    "GPipe": (colours.UNMENDED, 1),  # free here, as no method lacks a remedy
+    "1F1B with flush": (colours.STALE_WEIGHTS, 4),  # free here, as stale weights are not drawn
     "PipeDream": (colours.PIPEDREAM, 0),
     "PipeDream-2BW": (colours.TWO_BW, 1),
     "PipeMare T2": (colours.PIPEMARE, 2),
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 def rows_of(context: Context) -> Iterator[Row]:
-    """Every method's row with what is drawn of it."""
+    """The logged row of every method, with the values that are drawn."""
     for model in context.values("model"):
         log = context.log(model=model)
         if log is None:
@@ -47,7 +47,7 @@ def rows_of(context: Context) -> Iterator[Row]:
 
 
 def measures(row: Row, batch: int) -> Row:
-    """What follows from a row; nothing where no layout fits."""
+    """The values that are drawn of a row; empty if no layout fits into memory."""
     if "timed" not in row:
         return {}
     return {
@@ -62,7 +62,7 @@ def measures(row: Row, batch: int) -> Row:
 
 
 def percent(share: float | None) -> str | None:
-    """Two digits, or as many as there are before the point."""
+    """A percentage with two significant digits, or more if there are more before the point."""
     if share is None:
         return None
     digits = next((digits for digits, least in ((0, 9.95), (1, 0.995)) if share >= least), 2)
@@ -70,7 +70,7 @@ def percent(share: float | None) -> str | None:
 
 
 def rate(samples: float | None) -> str | None:
-    """Samples per second: three digits, or as many as there are before the point."""
+    """Samples per second with three significant digits, or more if there are more before the point."""
     if samples is None:
         return None
     digits = next((digits for digits, least in ((0, 99.5), (1, 9.95)) if samples >= least), 2)
@@ -78,19 +78,19 @@ def rate(samples: float | None) -> str | None:
 
 
 def quickest(rows: Sequence[Row], by: str = TIMED) -> Row | None:
-    """Of those that fit. by: the estimate of an update's seconds."""
+    """The fastest of the methods that fit; None if none does. by: the estimate of an update's seconds."""
     return min((row for row in rows if by in row), key=lambda row: row[by], default=None)
 
 
 def pays(gain: float) -> str:
-    """In words, of how many times as fast asynchrony is."""
+    """Whether asynchrony pays with this speedup, as "yes" or "no"."""
     return "yes" if gain >= PAYS else "no"
 
 
 def verdict(rows: Sequence[Row]) -> dict[str, Cell]:
-    """One line of table 1, from every method's row: the quickest of the two kinds side by side.
+    """One row of table 1: the fastest synchronous and the fastest asynchronous method, and whether asynchrony pays.
 
-    The timed executor answers; where the quickest of the two kinds on paper would answer otherwise, that is told.
+    The timed executor decides. If the formulas on paper would decide otherwise, the row says so.
     """
     line: dict[str, Cell] = {}
     waiting = [row for row in rows if row["method"] in WAITING]
@@ -112,7 +112,7 @@ def verdict(rows: Sequence[Row]) -> dict[str, Cell]:
 
 @drawing(PAPER, "table_1")
 def where_it_pays(context: Context) -> Drawn:
-    """A line per model and number of GPUs."""
+    """Where asynchrony pays: a row per model and number of GPUs."""
     rows, lines = list(rows_of(context)), []
     for model, gpus in dict.fromkeys((row["model"], row["gpus"]) for row in rows):
         methods = [row for row in rows if (row["model"], row["gpus"]) == (model, gpus)]
@@ -143,7 +143,7 @@ def where_it_pays(context: Context) -> Drawn:
 
 
 def apart(rows: Sequence[Row]) -> list[str]:
-    """How far paper and timed executor are apart, and in which rows the most; nothing without rows."""
+    """A note on how far the formulas on paper and the timed executor differ, with the extreme rows; or empty."""
     fitting = sorted((row for row in rows if "paper" in row), key=lambda row: float(row["paper"]))
     if not fitting:
         return []
@@ -160,7 +160,7 @@ def apart(rows: Sequence[Row]) -> list[str]:
 
 @drawing(PAPER, "table_2")
 def every_method(context: Context) -> Drawn:
-    """A line per model, number of GPUs and method."""
+    """Every method's speed and costs: a row per model, number of GPUs and method."""
     cols = [
         Col("model", "model"),
         Col("GPUs", "gpus"),
@@ -188,7 +188,7 @@ def every_method(context: Context) -> Drawn:
 
 @drawing(PAPER, "table_3")
 def what_where(context: Context) -> Drawn:
-    """A line per model."""
+    """The models and machines: a row per model."""
     rows = []
     for model in context.values("model"):
         log = context.log(model=model)
@@ -231,14 +231,14 @@ def what_where(context: Context) -> Drawn:
 
 
 def words_of(model: Mapping[str, Any]) -> str | None:
-    """Words of a sample, of a source and a target each; None of images."""
+    """The words of a sample, of source and target separately; None for images."""
     if "gpt" in model:
         return str(model["gpt"].get("context", 2048))
     return " + ".join(str(size["shape"][0]) for size in model["inputs"] if size.get("of") == "words") or None
 
 
 def lines(context: Context, y: Axis | dict[str, Axis]) -> Drawn:
-    """A panel per model, a line per method, over the GPUs. y: the same for all models, or one for each."""
+    """A value against the number of GPUs: a panel per model, a line per method. y: one axis for all models, or each."""
     column = (y if isinstance(y, Axis) else next(iter(y.values()))).column
     rows = [row | {"seed": 0} for row in rows_of(context) if column in row]
     ticks = tuple(sorted({float(row["gpus"]) for row in rows}))
@@ -256,19 +256,19 @@ def lines(context: Context, y: Axis | dict[str, Axis]) -> Drawn:
 
 @drawing(PAPER, "figure_1")
 def throughput(context: Context) -> Drawn:
-    """Share of the ideal."""
+    """Throughput as a percentage of the ideal."""
     return lines(context, Axis("share", SHARE, limits=(0, None)))
 
 
 @drawing(PAPER, "figure_5")
 def throughput_of_papers(context: Context) -> Drawn:
-    """The same of networks of which thousands of GPUs leave less than a hundredth."""
+    """Throughput as in figure 1, for networks whose share falls below one percent on thousands of GPUs."""
     return lines(context, Axis("share", SHARE, log=True, ticks=(0.5, 1, 2, 5, 10, 20, 50, 100)))
 
 
 @drawing(PAPER, "figure_2")
 def memory(context: Context) -> Drawn:
-    """Fullest GPU."""
+    """The memory of the fullest GPU."""
     of = {}
     for model in context.values("model"):
         sheet = data_sheet(context.select(model=model)[0].arm.spec.options["sheet"])
@@ -279,11 +279,11 @@ def memory(context: Context) -> Drawn:
 
 @drawing(PAPER, "figure_3")
 def staleness(context: Context) -> Drawn:
-    """Of the first stage's forwards."""
+    """The staleness of the first stage's forwards."""
     return lines(context, Axis("late", "updates late"))
 
 
 @drawing(PAPER, "figure_4")
 def sent(context: Context) -> Drawn:
-    """Out of the busiest server."""
+    """The bytes that leave the busiest server per update."""
     return lines(context, Axis("GB", "GB out of a server per update", log=True, ticks=(2, 5, 10, 20, 50, 100)))

@@ -1,4 +1,4 @@
-"""The leaderboard: what each method learns, how fast its pipeline is, what it keeps in memory, how stale it is."""
+"""The leaderboard: each method's accuracy, speed, memory and staleness."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from pipelag.runs.speedup import speedups, spread
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.timed import Timing, time_schedule
 
-PERIODS = 40  # minibatches of a timed schedule: a few fills' worth
+PERIODS = 40  # minibatches of a timed schedule, enough to fill the pipeline a few times
 STALE = "Stale weights"
 BOTH_UNREMEDIED = (UNREMEDIED, STALE)
-OTHERS = ("SC", "LWP_w + SC", "Nesterov look-ahead", "DC-ASGD")  # LWP_v over SGD with momentum is PipeOptim
+OTHERS = ("SC", "LWP_w + SC", "Nesterov look-ahead", "DC-ASGD")  # without LWP_v, which equals PipeOptim with SGD
 LOOK_AHEAD, SEQUENTIAL_NADAM = "PipeDream with NAdam", "sequential with NAdam"
-OF_THE_FIVE = {  # the methods of each paper, and the unremedied pipeline on the same schedule
+OF_THE_FIVE = {  # each paper's methods, and the pipeline without a remedy on the same schedule
     "PipeDream": (("PipeDream", "PipeDream, vertical sync"), UNREMEDIED),
     "SpecTrain": (("SpecTrain",), STALE),
     "PipeOptim": (("PipeOptim",), UNREMEDIED),
@@ -46,7 +46,7 @@ OF_THE_FIVE = {  # the methods of each paper, and the unremedied pipeline on the
 
 
 def profile_of(context: Context) -> Profile | None:
-    """The layers' times and sizes, from the profile run's log."""
+    """The layers' times and sizes from the profile run's log; None without one."""
     log = context.log(what="profile")
     if log is None:
         return None
@@ -54,9 +54,9 @@ def profile_of(context: Context) -> Profile | None:
 
 
 def timed(phase: PhaseSpec, profile: Profile) -> Timing | None:
-    """The phase's schedule over the profiled stages; None for methods whose staleness no schedule makes.
+    """Time a phase's schedule with the profiled stages; None for methods whose staleness does not come from a schedule.
 
-    Sequential training is timed on the one worker that speedups are over, whatever stages its run is logged by.
+    Sequential training is timed on one worker, the baseline of speedups, whatever stages its run is logged with.
     """
     method = methods.get(phase.method, **phase.options)
     if method.random is not None or method.name == "asp":
@@ -69,13 +69,13 @@ def timed(phase: PhaseSpec, profile: Profile) -> Timing | None:
 
 
 def averaged(logs: list[RunLog], key: str) -> float | None:
-    """A distance, over stages, log lines and the seeds that did not diverge, in thousandths."""
+    """The mean of a distance over stages, log lines and the seeds that did not diverge, in thousandths."""
     values = [mean(row[key]) for log in logs if log.accuracy is not None for row in log.rows if row.get(key)]
     return 1e3 * mean(values) if values else None
 
 
 def bleu_of(item: Item) -> float | None:
-    """Of a run's last evaluation; None of what does not translate, or diverged."""
+    """The BLEU of a run's last evaluation; None if the run is not a translation, or diverged."""
     final = item.log.summary.get("final") if item.log is not None else None
     return final.get("bleu") if final else None
 
@@ -87,13 +87,13 @@ def of_sgd(item: Item) -> bool:
 
 
 def late_gradients(method: str) -> bool:
-    """Whether a method's gradients are late, and not the weights that its passes read."""
+    """Whether a method delays its gradients instead of the weights that its passes read."""
     law = methods.get(method).random
     return law is not None and law.of == "gradient"
 
 
 def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cell]:
-    """One method's line."""
+    """One method's row of the table."""
     items = context.select(what="learning", arm=arm)
     logs = [item.log for item in items if item.log is not None]
     phase = items[0].arm.spec.phases[0]
@@ -105,7 +105,7 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
     if not late_gradients(phase.method):
         row["distance"] = averaged(logs, "forward_distance")
         row["discrepancy"] = averaged(logs, "discrepancy")
-    for log in logs[:1]:  # what a schedule makes is the same for every seed
+    for log in logs[:1]:  # delays and copies follow from the schedule, so they are the same for every seed
         summary = log.summary["phases"][0]
         row["staleness"] = ", ".join(map(str, summary["forward_delays"]))
         row["copies"] = ", ".join(map(str, summary["weight_copies"])) if "weight_copies" in summary else None
@@ -133,7 +133,7 @@ COLUMNS = [
     Col("to own weights", "distance", "{:.3f}", "distance of the forward's weights"),
     Col("to the backward's", "discrepancy", "{:.3f}", "distance of the forward's weights"),
 ]
-NOTES = {  # by the column that they are about
+NOTES = {  # by column
     "accuracy": f"{SPREAD} All methods share one learning rate, so one that needs a smaller rate scores low.",
     "bleu": "BLEU: at the last evaluation; mean ± one standard deviation over seeds.",
     "timed": "Speedup: one worker's time per minibatch over the pipeline's. Timed: the schedule with layer times "
@@ -164,7 +164,7 @@ OLDEST = (
 
 @drawing(PAPER, "table_1", "table_2", "table_3")
 def table(context: Context) -> Drawn:
-    """A line per method, the most accurate first, below them what diverges with some seed."""
+    """A row per method, the most accurate first; methods that diverge with some seed come last."""
     profile = profile_of(context)
     arms = list(dict.fromkeys(i.arm.labels["arm"] for i in context.select(what="learning")))
     arms.sort(key=lambda arm: place(context.select(what="learning", arm=arm)))
@@ -186,9 +186,9 @@ def table(context: Context) -> Drawn:
 
 
 def best_of(context: Context, arms: Iterable[str]) -> str:
-    """The arm with the lowest mean training loss at the end, over the seeds that all have.
+    """The arm with the lowest mean training loss at the end, over the seeds that all arms have.
 
-    One that is chosen by what it is then compared with would be flattered.
+    Choosing by the test accuracy that is then compared would flatter the arm.
     """
     losses = {arm: {i.arm.seed: loss_of(i) for i in context.select(what="learning", arm=arm) if i.log} for arm in arms}
     missing = [arm for arm, by_seed in losses.items() if not by_seed]
@@ -203,15 +203,16 @@ def best_of(context: Context, arms: Iterable[str]) -> str:
 @judge(PAPER, "table_1", "staleness_costs")
 @judge(PAPER, "table_3", "staleness_costs")
 def staleness_costs(context: Context) -> Finding:
-    """Sequential training against both unremedied pipelines."""
+    """Holds if sequential training ends above both pipelines without a remedy, paired over seeds."""
     return judged(context, [("sequential", arm) for arm in BOTH_UNREMEDIED])
 
 
 @judge(PAPER, "table_1", "remedies_help")
 def remedies_help(context: Context) -> Finding:
-    """Per paper that proposes a remedy, its best method against the same schedule without.
+    """Holds if for every paper with a remedy its best method ends above the same schedule without one.
 
-    One better method is enough, so that a paper's other methods need not learn.
+    The best method is the one with the lowest training loss (`best_of`). One better method per paper is enough, so the
+    paper's other methods need not learn.
     """
     best = [(best_of(context, arms), unremedied) for arms, unremedied in OF_THE_FIVE.values()]
     for arm, _ in best:
@@ -221,13 +222,16 @@ def remedies_help(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "newer_beat_five")
 def newer_beat_five(context: Context) -> Finding:
-    """The best of each camp."""
+    """Holds if the best other method ends above the best of the five papers' methods, both chosen by training loss."""
     five = [arm for arms, _ in OF_THE_FIVE.values() for arm in arms] + ["SpecTrain on 1F1B"]
     return judged(context, [(best_of(context, OTHERS), best_of(context, five))])
 
 
 def beats(*pairs: tuple[str, str], learns: tuple[str, ...] = ()) -> Judge:
-    """A judge: in each pair the first arm is above the second. Of arms in `learns` nothing is said unless they do."""
+    """A judge that decides whether in each pair the first arm ends above the second, paired over seeds.
+
+    learns: arms that must have learned something; otherwise the claim cannot be judged.
+    """
 
     def judgement(context: Context) -> Finding:
         for arm in learns:
@@ -239,7 +243,10 @@ def beats(*pairs: tuple[str, str], learns: tuple[str, ...] = ()) -> Judge:
 
 @judge(PAPER, "table_2", "look_ahead_hides_delay")
 def look_ahead_hides_delay(context: Context) -> Finding:
-    """Each against sequential training with its own optimizer."""
+    """Holds if the look-ahead costs fewer points than PipeDream.
+
+    Each is compared with sequential training with its own optimizer.
+    """
     pairs = (("sequential", "PipeDream"), (SEQUENTIAL_NADAM, LOOK_AHEAD))
     prices = {arm: (score(context, base), score(context, arm)) for base, arm in pairs}
     return priced(context, {"4 stages": prices})

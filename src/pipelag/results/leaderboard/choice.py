@@ -1,4 +1,7 @@
-"""Table 8: what is left to lose with each remedy, over few stages and many, with two optimizers and on two networks."""
+"""Table 8 and figure 3: the accuracy that each remedy still loses, over few and many stages.
+
+With two optimizers and on two networks.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,13 @@ from pipelag.results.leaderboard.scores import (
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged, judge
 
-GROUPS = {  # of the runs of one work; each is compared with its own sequential training
+GROUPS = {  # of runs, by the label `work`; each is compared with its own sequential training
     "half": "ResNet-20, SGD at half the rate",
     "adamw": "ResNet-20, AdamW or NAdam",
     "words": "Transformer, AdamW or NAdam",
 }
 BASELINES = (BASELINE, SEQUENTIAL_NADAM)
-BY_NADAM = {"1F1B": UNREMEDIED, "PipeDream": "PipeDream", "PipeOptim": "PipeOptim"}  # in solid lines
+BY_NADAM = {"1F1B": UNREMEDIED, "PipeDream": "PipeDream", "PipeOptim": "PipeOptim"}  # drawn as solid lines
 SPECTRAIN, OPTIM = "SpecTrain on 1F1B", "PipeOptim"
 NOTES = [
     "Mean ± half the 95 % interval over seeds, paired, three where nothing else is said; of the Transformer the "
@@ -49,18 +52,18 @@ NOTES = [
 
 
 def stages_of(item: Item) -> int:
-    """How many stages a run has."""
+    """The number of a run's stages."""
     return item.arm.spec.phases[0].stages
 
 
 def of_baseline(item: Item) -> bool:
-    """Whether it is training without a pipeline."""
+    """Whether a run is sequential training."""
     return item.arm.labels["arm"] in BASELINES
 
 
 @drawing(PAPER, "table_8")
 def table(context: Context) -> Drawn:
-    """A line per method; no remedy first."""
+    """A row per method, with the pipeline without a remedy first."""
     works = {
         (work, stages): f"{stages} stages"
         for work in GROUPS
@@ -77,10 +80,16 @@ def table(context: Context) -> Drawn:
 
 
 def ends(context: Context, arm: str, work: str, stages: int, drawn: bool = False) -> dict[int, float]:
-    """An arm's accuracies by seed over so many stages, of one work; sequential training's are the same over any.
+    """An arm's accuracies by seed, over this many stages, in one group of runs.
+
+    Sequential training's are the same for any number of stages.
 
     Args:
-        drawn: of the seeds that have a log; a judge waits for all that are asked for.
+        work: the key of `GROUPS`.
+        drawn: take the seeds that have a log, for a drawing; a judge needs all that the scale asks for.
+
+    Raises:
+        NotLogged: a seed, or with `drawn` every seed, has no log.
     """
     items = [i for i in context.select(arm=arm, work=work) if of_baseline(i) or stages_of(i) == stages]
     accuracies = {item.arm.seed: item.log.accuracy or 0.0 for item in items if item.log is not None}
@@ -93,18 +102,18 @@ def ends(context: Context, arm: str, work: str, stages: int, drawn: bool = False
 
 
 def with_baseline(context: Context, arm: str, work: str, stages: int, drawn: bool = False) -> Price:
-    """Accuracies by seed of sequential training with an arm's optimizer, and of the arm."""
+    """The accuracies by seed of sequential training with an arm's optimizer, and those of the arm (see `ends`)."""
     return ends(context, base_of(arm), work, stages, drawn), ends(context, arm, work, stages, drawn)
 
 
 def cost(context: Context, arm: str, work: str, stages: int) -> str | None:
-    """How far an arm over so many stages ends below sequential training on the same work; None without the logs."""
+    """How far an arm ends below sequential training of the same group, in words; None without the logs."""
     text = lost(partial(with_baseline, context, arm, work, stages, drawn=True))
     return text and text.removesuffix(" (3 seeds)")
 
 
 def copies(context: Context, arm: str) -> int | None:
-    """How many versions of its weights the first of four stages keeps."""
+    """The number of weight versions that the first of four stages keeps; None if it is not logged."""
     logs = [item.log for item in context.select(arm=arm) if item.log is not None and stages_of(item) == 4]
     counts = logs[0].summary["phases"][0].get("weight_copies") if logs else None
     return counts[0] if counts else None
@@ -114,16 +123,16 @@ Run = tuple[str, str, int]  # arm, work, stages
 
 
 def told_apart(context: Context, pairs: Mapping[str, tuple[Run, Run]]) -> Finding:
-    """Whether in each pair, which the sentence names so, the first ends above the second."""
+    """Whether in each pair of runs the first ends above the second, paired over seeds. pairs: by their names."""
     works = {work for pair in pairs.values() for _, work, _ in pair}
-    only = {"work": works.pop()} if len(works) == 1 else {}  # the others' networks and rates are not at stake
+    only = {"work": works.pop()} if len(works) == 1 else {}  # name the shortfalls of these runs alone
     return judged_runs(
         context, pairs, lambda run: ends(context, *run), lambda run: f"{run[0]} over {run[2]} stages", **only
     )
 
 
 def deepened(context: Context) -> dict[tuple[str, str], set[int]]:
-    """The numbers of stages by arm and work, of those that are trained over several; no remedy first."""
+    """The numbers of stages by arm and work, where there are several; arms without a remedy come first."""
     depths: dict[tuple[str, str], set[int]] = {}
     for item in context.items:
         if (item.log is not None or not item.arm.left_out) and not of_baseline(item):
@@ -134,11 +143,11 @@ def deepened(context: Context) -> dict[tuple[str, str], set[int]]:
 
 @drawing(PAPER, "figure_3")
 def left_over_stages(context: Context) -> Drawn:
-    """A panel per optimizer, a line per remedy."""
+    """Points lost against the number of stages: a panel per group of runs, a line per remedy."""
     rows: list[dict[str, Any]] = []
     for (arm, work), depths in deepened(context).items():
         for stages in sorted(depths):
-            with suppress(NotLogged):  # of the baseline
+            with suppress(NotLogged):  # the baseline may have no log
                 base, end = with_baseline(context, arm, work, stages, drawn=True)
                 row = {"method": arm, "work": GROUPS[work], "stages": stages}
                 rows += [row | {"lost": base[seed] - end[seed], "seed": seed} for seed in ended(base, end)]
@@ -157,7 +166,7 @@ def left_over_stages(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_3", "depth_costs_each")
 def depth_costs_all(context: Context) -> Finding:
-    """The shallowest against the deepest, of every arm that has both."""
+    """Holds if every arm trained over 4 and 16 stages loses more points below sequential training over 16."""
     runs = {f"{arm}, {GROUPS[work]}": (arm, work) for arm, work in deepened(context)}
     if not runs:
         raise NotLogged("no method has logs over several numbers of stages")
@@ -167,14 +176,14 @@ def depth_costs_all(context: Context) -> Finding:
 
 @judge(PAPER, "table_8", "depth_costs_each")
 def depth_costs_each(context: Context) -> Finding:
-    """The shallowest against the deepest, of the arms that have both."""
+    """Holds if the pipeline without a remedy, and with each remedy, ends higher over 4 stages than over 16."""
     arms = (UNREMEDIED, *REMEDIES)
     return told_apart(context, {f"{arm}: 4 stages minus 16": ((arm, "half", 4), (arm, "half", 16)) for arm in arms})
 
 
 @judge(PAPER, "table_8", "spectrain_ahead_with_sgd")
 def spectrain_ahead(context: Context) -> Finding:
-    """At each number of stages."""
+    """Holds if SpecTrain ends above PipeOptim with SGD, over each number of stages."""
     return told_apart(
         context,
         {
@@ -186,7 +195,10 @@ def spectrain_ahead(context: Context) -> Finding:
 
 @judge(PAPER, "table_8", "look_ahead_ahead_of_all")
 def look_ahead_ahead(context: Context) -> Finding:
-    """Each against sequential training of its own kind, over each number of stages."""
+    """Holds if the look-ahead with NAdam costs fewer points than SpecTrain with SGD, over each number of stages.
+
+    Each is compared with sequential training with its own optimizer.
+    """
     arms = {SPECTRAIN: "half", LOOK_AHEAD: "adamw"}
     return priced(
         context,
@@ -196,7 +208,7 @@ def look_ahead_ahead(context: Context) -> Finding:
 
 @judge(PAPER, "table_8", "pipeoptim_ahead_with_adamw")
 def pipeoptim_ahead(context: Context) -> Finding:
-    """On both networks."""
+    """Holds if PipeOptim ends above SpecTrain with AdamW, on both networks."""
     return told_apart(
         context,
         {

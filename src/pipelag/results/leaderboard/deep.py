@@ -1,4 +1,4 @@
-"""Table 6: many stages at half the rate, and with a rate that is warmed up."""
+"""Table 6: many stages at half the learning rate, and with a warm-up of the rate."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from pipelag.results.verdict import Finding, Judge, judge
 
 REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim")
 COMMON, HALF, WARM = "as figure 1", "half the rate", "warm-up"
-SAID = {COMMON: "the common rate"}  # in a sentence
+SAID = {COMMON: "the common rate"}  # the words for it in a sentence
 DEEP = "16"
 
 
 @drawing(PAPER, "table_6")
 def table(context: Context) -> Drawn:
-    """A line per number of stages and method."""
+    """A row per number of stages and method, with the accuracies of each kind of training."""
     trainings = context.values("training")
     rows: list[dict[str, Cell]] = []
     for stages in sorted(context.values("stages"), key=int):
@@ -49,7 +49,7 @@ def table(context: Context) -> Drawn:
 
 
 def saved_by(training: str) -> Judge:
-    """A judge: with many stages and no remedy, this training ends above figure 1's."""
+    """A judge that decides whether 16 stages without a remedy end higher with this training than at the common rate."""
 
     def judged(context: Context) -> Finding:
         ends = {
@@ -69,7 +69,10 @@ judge(PAPER, "table_6", "smaller_rate_saves_deep")(saved_by(HALF))
 
 @judge(PAPER, "table_6", "none_diverges_deep")
 def none_diverges(context: Context) -> Finding:
-    """Runs of all four methods, counted."""
+    """Holds if no run over 16 stages diverges at half the rate or with a warm-up, for all four methods.
+
+    If none diverges at the common rate either, there is nothing to mend, and the claim cannot be judged.
+    """
     arms, trainings = (UNREMEDIED, *REMEDIES), (COMMON, HALF, WARM)
     lost = {
         training: [end == 0 for arm in arms for end in score(context, arm, stages=DEEP, training=training).values()]
@@ -78,12 +81,12 @@ def none_diverges(context: Context) -> Finding:
     words = ", ".join(f"{SAID.get(training, training)} {sum(gone)} of {len(gone)}" for training, gone in lost.items())
     holds: bool | None = not any(lost[HALF] + lost[WARM])
     if holds and not any(lost[COMMON]):
-        holds = None  # there is nothing to mend
+        holds = None
     return trend(context, holds, f"{DEEP} stages, runs that diverge: {words}", "every run", what="learning")
 
 
 def ahead(trainings: Sequence[str], pairs: Sequence[tuple[str, str]], stages: str = DEEP) -> Judge:
-    """A judge: in each pair the first ends above the second, both trained so."""
+    """A judge that decides whether in each pair the first arm ends above the second, with each of these trainings."""
 
     def judged(context: Context) -> Finding:
         outcomes: list[bool | None] = []
@@ -110,7 +113,10 @@ judge(PAPER, "table_6", "spectrain_keeps_more_eight")(ahead([HALF, WARM], SPECTR
 
 @judge(PAPER, "table_6", "deep_price_remains")
 def deep_price_remains(context: Context) -> Finding:
-    """Each method against sequential training that is trained alike."""
+    """Holds if sequential training ends above every method over 16 stages, at half the rate and with a warm-up.
+
+    Each method is compared with sequential training at the same rates.
+    """
     words: list[str] = []
     outcomes: list[bool | None] = []
     scores: dict[str, dict[int, float]] = {}

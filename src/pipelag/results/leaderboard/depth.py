@@ -1,4 +1,4 @@
-"""Figure 1: how accuracy falls with the number of stages, per remedy."""
+"""Figure 1: how accuracy falls with the number of stages, for each remedy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pipelag.results.leaderboard.scores import BASELINE, PAIRED, PAPER, STYLES, 
 from pipelag.results.verdict import Finding, judge
 
 PIPEMARE = "PipeMare T1+T2"
-REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim", "LWP_w + SC")  # on the schedule of the one without
+REMEDIES = ("PipeDream", "SpecTrain on 1F1B", "PipeOptim", "LWP_w + SC")  # on the unremedied pipeline's schedule
 
 
 @drawing(PAPER, "figure_1")
 def over_stages(context: Context) -> Drawn:
-    """A line per remedy over the stages, through the runs that end; sequential training is a level.
+    """Accuracy against the number of stages: a line per remedy, and sequential training as a level.
 
-    Of the seeds those that every point has a log of.
+    Runs that diverge are left out of the means. Only seeds that every point has are shown.
     """
     numbers = sorted(int(stages) for stages in context.values("stages"))
     rows: list[dict[str, Any]] = []
@@ -53,14 +53,14 @@ def over_stages(context: Context) -> Drawn:
 
 
 def ends(context: Context) -> tuple[str, str]:
-    """The fewest stages and the most, as labels."""
+    """The smallest and the greatest number of stages, as labels."""
     numbers = sorted({int(item.arm.labels["stages"]) for item in context.select(arm=UNREMEDIED)})
     return str(numbers[0]), str(numbers[-1])
 
 
 @judge(PAPER, "figure_1", "falls_without_remedy")
 def falls_without_remedy(context: Context) -> Finding:
-    """The two ends."""
+    """Holds if without a remedy the fewest stages end above the most, paired over seeds."""
     few, many = ends(context)
     scores = {f"{stages} stages": score(context, UNREMEDIED, stages=stages) for stages in (few, many)}
     holds, lost = above(*scores.values())
@@ -70,7 +70,7 @@ def falls_without_remedy(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "spectrain_over_eight")
 def spectrain_over_eight(context: Context) -> Finding:
-    """Against the two."""
+    """Holds if over 8 stages SpecTrain ends above both PipeDream and the pipeline without a remedy."""
     spectrain, others = "SpecTrain on 1F1B", (UNREMEDIED, "PipeDream")
     scores = {arm: score(context, arm, stages="8") for arm in (*others, spectrain)}
     gains = {arm: above(scores[spectrain], scores[arm]) for arm in others}
@@ -81,7 +81,7 @@ def spectrain_over_eight(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "remedies_keep_more")
 def remedies_keep_more(context: Context) -> Finding:
-    """Each against the one without."""
+    """Holds if over the most stages every remedy ends above the pipeline without one."""
     _, many = ends(context)
     scores = {arm: score(context, arm, stages=many) for arm in (UNREMEDIED, *REMEDIES)}
     gains = {arm: above(scores[arm], scores[UNREMEDIED]) for arm in REMEDIES}

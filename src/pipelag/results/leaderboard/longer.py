@@ -1,4 +1,4 @@
-"""Tables 7 and 12: whether the price of staleness falls with time: eight stages, trained three times as long."""
+"""Tables 7 and 12: whether staleness costs less after longer training: eight stages, trained three times as long."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pipelag.results.verdict import Finding, Judge, judge
 SPECTRAIN = "SpecTrain on 1F1B"
 ONCE, LONG = "once", "three times"
 TITLES = {ONCE: "original length", LONG: "three times as long"}
-ADAMW, NADAM = "1F1B with AdamW", "1F1B with NAdam"  # no remedy
+ADAMW, NADAM = "1F1B with AdamW", "1F1B with NAdam"  # arms without a remedy
 
 
 @drawing(PAPER, "table_7", "table_12")
 def table(context: Context) -> Drawn:
-    """A line per method: where it ends after either length, and how far below sequential training."""
+    """A row per method: its final accuracy after either length, and how far it is below sequential training."""
     rows: list[dict[str, Cell]] = []
     for arm in context.values("arm"):
         row: dict[str, Cell] = {"method": arm}
@@ -54,12 +54,12 @@ def table(context: Context) -> Drawn:
 
 
 def price(context: Context, arm: str, length: str) -> Price:
-    """Accuracies by seed of sequential training of this length, by the arm's optimizer, and of the arm."""
+    """The accuracies by seed of sequential training of this length with the arm's optimizer, and those of the arm."""
     return score(context, base_of(arm), length=length), score(context, arm, length=length)
 
 
 def falling(arm: str) -> Judge:
-    """A judge: what an arm costs against sequential training is less after the longer training."""
+    """A judge that decides whether an arm loses fewer points below sequential training after the longer training."""
     return lambda context: priced(
         context, {arm: {title: price(context, arm, length) for length, title in TITLES.items()}}
     )
@@ -84,5 +84,8 @@ for _table, _claim, _pair in (
 
 @judge(PAPER, "table_12", "none_still_cheaper")
 def none_still_cheaper(context: Context) -> Finding:
-    """Each against sequential training by its own optimizer."""
+    """Holds if after the longer training 1F1B with NAdam costs fewer points than with AdamW.
+
+    Each is compared with sequential training with its own optimizer.
+    """
     return priced(context, {TITLES[LONG]: {arm: price(context, arm, LONG) for arm in (ADAMW, NADAM)}})

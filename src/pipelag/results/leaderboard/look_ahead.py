@@ -1,4 +1,4 @@
-"""Tables 9 and 11: the Nesterov look-ahead over more stages and on a Transformer, and what it owes to other things."""
+"""Tables 9 and 11: the Nesterov look-ahead over more stages and on a Transformer, and controls for its other traits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WARM, MEMORY, SLOW = "AdamW warmed up", "AdamW of more memory", "NAdam of less m
 STASHING, PREDICTING = "PipeDream", "PipeOptim"
 DEEPER: Sequence[str] = ("8", "16")
 DEPTHS: Sequence[str] = ("4", *DEEPER)
-WORDS: Sequence[str] = ("8",)  # the Transformer's
+WORDS: Sequence[str] = ("8",)  # stages of the Transformer
 NOTES = [
     SPREAD,
     "Below sequential training with the same optimizer: mean ± half the 95 % interval over seeds, paired.",
@@ -40,7 +40,7 @@ NOTES = [
 
 @drawing(PAPER, "table_9", "table_11")
 def table(context: Context) -> Drawn:
-    """A line per optimizer and method; sequential training first."""
+    """A row per optimizer and method, with sequential training first."""
     rows: list[dict[str, Cell]] = []
     numbers = sorted(context.values("stages"), key=int)
     for optimizer in (ADAMW, WARM, MEMORY, LOW, ADAM, SLOW, NADAM):
@@ -59,7 +59,7 @@ def table(context: Context) -> Drawn:
 
 
 def title(context: Context, optimizer: str) -> str:
-    """An optimizer with what its runs set of it beside the rate; beta2 where these runs have several."""
+    """An optimizer with its settings apart from the rate; with beta2 only if the runs differ in it."""
     specs = {item.arm.labels["optimizer"]: item.arm.spec.optimizer for item in context.items}
     spec = specs[optimizer]
     assert spec is not None
@@ -70,12 +70,12 @@ def title(context: Context, optimizer: str) -> str:
 
 
 def ends(context: Context, arm: str, optimizer: str, stages: str) -> dict[int, float]:
-    """An arm's accuracies by seed; sequential training has one stage however many are asked for."""
+    """An arm's accuracies by seed over this many stages; sequential training always has one."""
     return score(context, arm, optimizer=optimizer, stages="1" if arm == BASELINE else stages)
 
 
 def price(context: Context, arm: str, optimizer: str, stages: str) -> Price:
-    """Accuracies by seed of sequential training with this optimizer, and of the arm."""
+    """The accuracies by seed of sequential training with this optimizer, and those of the arm."""
     return ends(context, BASELINE, optimizer, stages), ends(context, arm, optimizer, stages)
 
 
@@ -88,20 +88,23 @@ def named(run: Run) -> str:
 
 
 def told_apart(context: Context, *pairs: tuple[Run, Run]) -> Finding:
-    """Whether in each pair the first ends above the second."""
+    """Whether in each pair of runs the first ends above the second, paired over seeds."""
     words = {f"{named(one)} minus {named(other)}": (one, other) for one, other in pairs}
     return judged_runs(context, words, lambda run: ends(context, *run), named)
 
 
 def ahead(one: tuple[str, str], others: Sequence[tuple[str, str]], depths: Sequence[str]) -> Judge:
-    """A judge: whether one method with its optimizer ends above each of the others, over each number of stages."""
+    """A judge that decides whether one method and optimizer end above each of the others, at each number of stages."""
     return lambda context: told_apart(
         context, *[((*one, stages), (*other, stages)) for stages in depths for other in others]
     )
 
 
 def cheaper(arm: str, dear: str, cheap: str, depths: Sequence[str]) -> Judge:
-    """A judge: whether an arm costs fewer points with the second optimizer than with the first, at each depth."""
+    """A judge that decides whether an arm costs fewer points with optimizer `cheap` than with `dear`, at each depth.
+
+    Points below sequential training with the same optimizer.
+    """
     names = {optimizer: f"{arm} with {optimizer}" for optimizer in (dear, cheap)}
     return lambda context: priced(
         context, {f"{n} stages": {name: price(context, arm, each, n) for each, name in names.items()} for n in depths}
@@ -111,10 +114,10 @@ def cheaper(arm: str, dear: str, cheap: str, depths: Sequence[str]) -> Judge:
 for _result, _depths in (("table_9", DEEPER), ("table_11", WORDS)):
     judge(PAPER, _result, "look_ahead_needs_stashing")(ahead((STASHING, NADAM), [(UNREMEDIED, NADAM)], _depths))
     judge(PAPER, _result, "prediction_over_look_ahead")(ahead((PREDICTING, NADAM), [(STASHING, NADAM)], _depths))
-    judge(PAPER, _result, "look_ahead_hides_delay")(cheaper(STASHING, ADAMW, NADAM, _depths))  # table 2 has four stages
+    judge(PAPER, _result, "look_ahead_hides_delay")(cheaper(STASHING, ADAMW, NADAM, _depths))  # four stages: table 2
 
 judge(PAPER, "table_9", "momentum_helps_look_ahead")(ahead((UNREMEDIED, NADAM), [(UNREMEDIED, SLOW)], DEEPER))
-# One copy of the weights against two
+# One copy of the weights against two.
 judge(PAPER, "table_9", "less_momentum_ahead")(ahead((UNREMEDIED, SLOW), [(PREDICTING, ADAMW)], DEEPER))
 judge(PAPER, "table_9", "look_ahead_alone")(ahead((UNREMEDIED, NADAM), [(PREDICTING, ADAMW)], DEEPER))
 judge(PAPER, "table_11", "look_ahead_alone")(ahead((UNREMEDIED, NADAM), [(PREDICTING, ADAMW), ("XPipe", ADAMW)], WORDS))
@@ -124,9 +127,9 @@ judge(PAPER, "table_9", "pipeoptim_over_stashing")(ahead((PREDICTING, ADAMW), [(
 judge(PAPER, "table_9", "pipeoptim_over_none")(ahead((PREDICTING, ADAMW), [(UNREMEDIED, ADAMW)], DEEPER))
 
 for _claim, _dear, _cheap, _depths in (
-    ("look_ahead_not_momentum", ADAM, NADAM, DEPTHS),  # their own sequential training ends far apart
-    ("look_ahead_not_newest", LOW, NADAM, DEEPER),  # about as much of the newest gradient in a step
-    ("look_ahead_not_warmup", WARM, NADAM, ("8",)),  # PyTorch's NAdam begins with a small part of its average
+    ("look_ahead_not_momentum", ADAM, NADAM, DEPTHS),  # points lost, as their sequential trainings end far apart
+    ("look_ahead_not_newest", LOW, NADAM, DEEPER),  # both weigh the newest gradient about equally in a step
+    ("look_ahead_not_warmup", WARM, NADAM, ("8",)),  # PyTorch's NAdam starts with a small share of its average
     ("momentum_alone", ADAM, ADAMW, DEPTHS),  # a longer average holds older gradients
 ):
     judge(PAPER, "table_9", _claim)(cheaper(STASHING, _dear, _cheap, _depths))
@@ -144,7 +147,10 @@ judge(PAPER, "table_11", "momentum_costs_alone")(ahead((BASELINE, ADAMW), [(BASE
 
 @judge(PAPER, "table_9", "less_momentum_cheaper")
 def less_momentum_cheaper(context: Context) -> Finding:
-    """The look-ahead is all that differs, but for AdamW's weight decay of 0.01."""
+    """Holds if NAdam of less momentum costs fewer points than AdamW, with and without stashing, at each depth.
+
+    The two differ only in the look-ahead and in AdamW's weight decay of 0.01.
+    """
     places = {f"{arm}, {stages} stages": (arm, stages) for arm in (UNREMEDIED, STASHING) for stages in DEEPER}
     return priced(
         context,
@@ -157,12 +163,12 @@ def less_momentum_cheaper(context: Context) -> Finding:
 
 @judge(PAPER, "table_11", "look_ahead_pays")
 def pays(context: Context) -> Finding:
-    """Sequential training against each, all with NAdam."""
+    """Holds if with NAdam sequential training ends above each pipeline: without a remedy, PipeDream and PipeOptim."""
     arms = (UNREMEDIED, STASHING, PREDICTING)
     return told_apart(context, *[((BASELINE, NADAM, "1"), (arm, NADAM, WORDS[0])) for arm in arms])
 
 
 @judge(PAPER, "table_9", "look_ahead_pays_for_depth")
 def pays_for_depth(context: Context) -> Finding:
-    """The shallowest against the deepest."""
+    """Holds if PipeDream with NAdam ends higher over 4 stages than over 16."""
     return told_apart(context, ((STASHING, NADAM, "4"), (STASHING, NADAM, "16")))

@@ -1,4 +1,4 @@
-"""fairseq's Transformer beside ours: sizes, the first loss from the same weights, translations, what delays cost."""
+"""fairseq's Transformer beside ours: sizes, first loss from the same weights, translations, and the cost of delays."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 PAPER, RESULT = "leaderboard", "table_5"
 NETWORKS = ("ours", "fairseq's")
 PLAIN, STALE = "sequential", "PipeMare T1+T2"
-# Both networks add the same numbers in another order, each sum rounded to float32's 24 bits (6e-8 of its value): after
-# the hundred sums, one in another, between a word and its loss, a hundredth of a thousandth.
+# Both networks add the same numbers in different orders, and each sum is rounded to float32's 24 bits, 6e-8 of its
+# value. Over the hundred nested sums between a word and its loss, that can add up to 1e-5.
 ROUNDING = 1e-5
-SHOWN = 2.0  # BLEU; networks that differ by less are called alike, and seeds that cannot exclude more show nothing
+SHOWN = 2.0  # BLEU; networks that differ by less count as alike, and seeds that cannot exclude more decide nothing
 
 BySeed = dict[int, float]
 
 
 def by_seed(context: Context, value: Callable[[RunLog], float], **labels: str) -> BySeed:
-    """A number of each run with these labels; raises `NotLogged`, with the reason, unless every seed has a log."""
+    """A value of each run with these labels, by seed; raises `NotLogged`, with the reason, if a seed has no log."""
     named = ", ".join(f"{key} {label}" for key, label in labels.items() if key != "what")
     runs = every_run(context, named, **labels)
     return {seed: value(item.log) for seed, item in runs.items() if item.log is not None}
 
 
 def bleu(log: RunLog) -> float:
-    """At the end; 0 of a run that diverged."""
+    """A run's final BLEU; 0 if it diverged."""
     final = log.summary.get("final")
     return log.bleu(final) if final else 0.0
 
 
 def loss(log: RunLog) -> float:
-    """The training loss since the last evaluation, at the end."""
+    """A run's final training loss, averaged since the evaluation before the last."""
     final = log.summary.get("final")
     if not final:
         raise NotLogged(f"a run diverged at step {log.diverged_at}")
@@ -48,16 +48,16 @@ def loss(log: RunLog) -> float:
 
 # The table -----------------------------------------------------------------------------------------------------------
 
-Key = tuple[str, str, str, str]  # pipeline, network, initial weights, what translates
+Key = tuple[str, str, str, str]  # pipeline, network, initial weights, the generator that translates
 
 
 def spread(values: list[float], digits: int) -> str | None:
-    """Mean, with the standard deviation where there are several."""
+    """The mean, with the standard deviation if there are several values; None without any."""
     return with_spread(values, f"{{:.{digits}f}}") if values else None
 
 
 def row_of(context: Context, key: Key) -> dict[str, Cell]:
-    """One line: the runs of a pipeline, a network, its initial weights and what translates."""
+    """One row: the runs with this pipeline, network, initial weights and generator."""
     arm, network, start, writer = key
     items = context.select(what="learning", arm=arm, network=network, start=start, writer=writer)
     logs = [item.log for item in items if item.log is not None]
@@ -73,7 +73,7 @@ def row_of(context: Context, key: Key) -> dict[str, Cell]:
     timed = context.log(what="pass", network=network)
     if timed is not None:
         row["milliseconds"] = sum(layer["forward_ms"] + layer["backward_ms"] for layer in timed.rows)
-    if start == "ours":  # the first minibatch was computed from these weights, by either network
+    if start == "ours":  # both networks computed the first minibatch from our initial weights
         first = [loss(log) for log in context.logs(what="first", network=network)]
         row["first"] = fmean(first) if first else None
     return row
@@ -94,7 +94,7 @@ COLUMNS = [
 
 @drawing(PAPER, RESULT)
 def table(context: Context) -> Drawn:
-    """A line for each network, its initial weights and what translates, by pipeline."""
+    """A row for each pipeline, network, initial weights and generator."""
     names = ("arm", "network", "start", "writer")
     keys = [tuple(item.arm.labels[name] for name in names) for item in context.select(what="learning")]
     ordered: list[Key] = sorted(dict.fromkeys(keys), key=lambda key: key[0] != PLAIN)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def table(context: Context) -> Drawn:
 
 
 def notes(context: Context) -> list[str]:
-    """What was compared, from the logs; and why runs are left out."""
+    """Notes on what was compared, from the logs, and on the runs that are left out."""
     runs = context.select(what="learning")
     trained = {(item.arm.spec.steps, item.log.summary["data"]["title"]) for item in runs if item.log is not None}
     sentences = [f"{steps:,} updates on {data}." for steps, data in sorted(trained)]
@@ -131,7 +131,7 @@ def notes(context: Context) -> list[str]:
 
 @judge(PAPER, RESULT, "same_sizes")
 def same_sizes(context: Context) -> Finding:
-    """Layer by layer."""
+    """Holds if both networks have the same number of parameters in every layer."""
     counts = {}
     for network in NETWORKS:
         log = log_of(context, what="sizes", network=network)
@@ -144,7 +144,10 @@ def same_sizes(context: Context) -> Finding:
 
 @judge(PAPER, RESULT, "same_first_loss")
 def same_first_loss(context: Context) -> Finding:
-    """Of every seed."""
+    """Holds if both networks have the same loss of the first minibatch from the same weights, with every seed.
+
+    Up to the rounding of float32 in two orders of summation.
+    """
     ours, theirs = (by_seed(context, loss, what="first", network=network) for network in NETWORKS)
     off = {seed: abs(theirs[seed] - ours[seed]) / ours[seed] for seed in ours}
     why = ", ".join(f"seed {seed}: {ours[seed]:.7f} and {theirs[seed]:.7f}" for seed in ours)
@@ -155,9 +158,9 @@ def same_first_loss(context: Context) -> Finding:
 
 @judge(PAPER, RESULT, "same_translations")
 def same_translations(context: Context) -> Finding:
-    """The same run, evaluated by one and by the other: every evaluation of every seed.
+    """Holds if both generators give the same BLEU for the same training run, at every evaluation with every seed.
 
-    Delays leave the network faulty sentences, of which two searches could well make different ones.
+    The run is trained with delays: it leaves uncertain translations, for which two beam searches could well differ.
     """
     same = {"what": "learning", "arm": STALE, "network": "ours", "start": "ours"}
     evaluations: dict[str, dict[int, list[dict[str, float]]]] = {}
@@ -183,15 +186,16 @@ def same_translations(context: Context) -> Finding:
 
 
 def compared(context: Context, arm: str, network: str) -> BySeed:
-    """BLEU of a network from its own initial weights, translated by its own generator."""
+    """The BLEU by seed of a network with its own initial weights and its own generator."""
     return by_seed(context, bleu, what="learning", arm=arm, network=network, start=network, writer=network)
 
 
 @judge(PAPER, RESULT, "bleu_not_told_apart")
 def bleu_not_told_apart(context: Context) -> Finding:
-    """Each from its own initial weights, paired over seeds, which choose the minibatches.
+    """Holds if the interval of the difference in BLEU is within 2 (`SHOWN`); fails if it is wholly beyond.
 
-    Seeds that scatter so widely that they would not show a difference of `SHOWN` BLEU do not tell.
+    Each network has its own initial weights; seeds pair the runs because they choose the minibatches. If the interval
+    is too wide to exclude a difference of 2, the claim cannot be judged.
     """
     ours, theirs = (compared(context, PLAIN, network) for network in NETWORKS)
     gap = Difference.of(theirs, ours)
@@ -207,7 +211,7 @@ def bleu_not_told_apart(context: Context) -> Finding:
 
 @judge(PAPER, RESULT, "delays_cost_both")
 def delays_cost_both(context: Context) -> Finding:
-    """Each network against itself."""
+    """Holds if both networks end with a higher BLEU without delays than with them, each paired over seeds."""
     costs = {
         network: above(compared(context, PLAIN, network), compared(context, STALE, network)) for network in NETWORKS
     }

@@ -1,7 +1,7 @@
-"""Tables 4, 10 and 13, figure 2: every method at a learning rate of its own, chosen by a search.
+"""Tables 4, 10 and 13, figure 2: every method at its own learning rate, chosen by a search.
 
-The search: of the rates that a method is trained with, the one whose mean training loss between the last two
-evaluations is lowest, over the seeds that a method has at each of them. Test accuracies take no part.
+The search takes the rate with the lowest mean training loss between the last two evaluations, of the rates that a
+method is trained with. It uses the seeds that the method has at each rate, and no test accuracies.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ BOUNDS = "≤, ≥: the smallest or the greatest rate tried for the method; a be
 
 
 def searched_of(context: Context, arm: str) -> list[Item]:
-    """The runs of a method that the search is over: those that the scale makes."""
+    """A method's runs that the search uses: those that the scale does not leave out."""
     return [item for item in context.select(arm=arm) if not (item.log is None and item.arm.left_out)]
 
 
 def searched(context: Context, arm: str) -> dict[str, dict[int, float]]:
-    """A method's training losses by rate, as its label, and seed: of the seeds that each of its rates has.
+    """A method's training losses by rate (its label) and seed, for the seeds that it has at every rate.
 
-    Raises `NotLogged` while a run of it has no log.
+    Raises:
+        NotLogged: a run has no log, there is only one rate, or no seed has them all.
     """
     items = searched_of(context, arm)
     missing = dict.fromkeys(f"{rate_of(item):g}" for item in items if item.log is None)
@@ -80,13 +81,13 @@ def searched(context: Context, arm: str) -> dict[str, dict[int, float]]:
 
 
 def chosen(context: Context, arm: str) -> str:
-    """The rate, as its label, that the search finds for a method."""
+    """The label of the rate that the search finds for a method."""
     losses = searched(context, arm)
     return min(losses, key=lambda rate: fmean(losses[rate].values()))
 
 
 def by_seed(context: Context, arm: str) -> dict[int, float]:
-    """The rate that the search would find in each seed alone."""
+    """The rate that the search would find from each seed alone."""
     losses = searched(context, arm)
     rates = {label: rate_of(context.select(arm=arm, rate=label)[0]) for label in losses}
     seeds = next(iter(losses.values()))
@@ -104,12 +105,12 @@ def at_its_own(context: Context, arm: str) -> dict[int, float]:
 
 
 def bounded(rate: float, tried: set[float]) -> str:
-    """A rate that was found, with a sign where it is the smallest or the greatest that was tried."""
+    """A found rate as text, with ≤ or ≥ if it is the smallest or the greatest that was tried."""
     return {min(tried): "≤ ", max(tried): "≥ "}.get(rate, "") + f"{rate:g}"
 
 
 def row_of(context: Context, arm: str) -> dict[str, Any]:
-    """One method's line, and its `place`."""
+    """One method's row of the table, and its `place`."""
     row: dict[str, Any] = {"method": with_momentum(context, arm), "place": place([])}
     for label in context.values("rate"):
         items = context.select(arm=arm, rate=label)
@@ -130,7 +131,7 @@ def row_of(context: Context, arm: str) -> dict[str, Any]:
 
 @drawing(PAPER, "table_4", "table_10", "table_13")
 def table(context: Context) -> Drawn:
-    """A line per method, the most accurate at its own rate first, below them what diverges there."""
+    """A row per method, the most accurate at its own rate first; methods that diverge there come last."""
     rows = [row_of(context, arm) for arm in context.values("arm")]
     rows.sort(key=lambda row: row["place"])
     columns = [
@@ -150,7 +151,7 @@ def table(context: Context) -> Drawn:
 
 
 def untried(context: Context) -> list[str]:
-    """A table's note on the rates that some methods are not searched at, on any scale."""
+    """A note on the rates that the searches of some methods do not include at any scale."""
     lacking: dict[str, list[str]] = {}
     for label in context.values("rate"):
         arms = [with_momentum(context, arm) for arm in context.values("arm") if not context.select(arm=arm, rate=label)]
@@ -162,9 +163,10 @@ def untried(context: Context) -> list[str]:
 
 @drawing(PAPER, "figure_2")
 def over_rates(context: Context) -> Drawn:
-    """A line per method over the rates, of the seeds that a method has at each; none of a method with one rate.
+    """Accuracy against the learning rate: a line per method that has several rates, over the seeds it has at each.
 
-    Of the runs that end, hollow where some do not: a mean with one at 0 would be nobody's accuracy.
+    Runs that diverge are left out of the means and make their points hollow; counting them as 0 would give a mean that
+    no run has.
     """
     rows: list[dict[str, Any]] = []
     for arm in context.values("arm"):
@@ -190,7 +192,10 @@ def over_rates(context: Context) -> Drawn:
 @judge(PAPER, "table_4", "staleness_wants_less")
 @judge(PAPER, "table_13", "staleness_wants_less")
 def staleness_wants_less(context: Context) -> Finding:
-    """The rates that the search finds in each seed alone; of one seed nobody knows what the next would say."""
+    """Holds if each pipeline without a remedy has a smaller rate than sequential training, from each seed alone.
+
+    The search is repeated for each seed. Several seeds must agree, since one says nothing about the next.
+    """
     rates = {arm: by_seed(context, arm) for arm in (BASELINE, *BOTH_UNREMEDIED)}
     outcomes = []
     for arm in BOTH_UNREMEDIED:
@@ -204,7 +209,7 @@ def staleness_wants_less(context: Context) -> Finding:
 
 
 def beyond(context: Context, arms: Sequence[str]) -> dict[str, str]:
-    """Of the methods whose rate is at an end of their search, what they may want."""
+    """The methods whose rate is at an end of their search, with a remark for the verdict."""
     words = {}
     for arm in arms:
         tried = [rate_of(item) for item in searched_of(context, arm)]
@@ -216,17 +221,21 @@ def beyond(context: Context, arms: Sequence[str]) -> dict[str, str]:
 
 
 def unless_beyond(context: Context, finding: Finding, turning: Sequence[str]) -> Finding:
-    """A finding, of which nothing is told where one of these methods, that could turn it, may want another rate."""
+    """The finding, or "cannot be judged" if the best rate of a method that could turn it may lie beyond its search.
+
+    turning: the methods whose better rate could turn the finding.
+    """
     ends = beyond(context, turning)
     return replace(finding, holds=None if ends else finding.holds, why=finding.why + "".join(ends.values()))
 
 
 def ahead_at_own(firsts: Sequence[str], others: Sequence[str], judged_at_common: str = "") -> Judge:
-    """A judge: each of some methods ends above each of others, every one at its own rate.
+    """A judge that decides whether each of the methods `firsts` ends above each of `others`, all at their own rates.
 
-    One whose rate is at an end of its search may have a better one beyond: it is then not told to be below.
-    judged_at_common: the table that judges the same at the common rate. Where that is every method's own, its runs are
-    these, and nothing is judged twice.
+    A method whose rate is at an end of its search may have a better one beyond, so it is never told to be below.
+
+    judged_at_common: the table that judges the same claim at the common rate. If that is every method's own rate, the
+    runs are the same, and the claim is not judged twice.
     """
 
     def judged(context: Context) -> Finding:
@@ -269,9 +278,10 @@ judge(PAPER, "table_13", "look_ahead_alone_own")(ahead_at_own((ALONE,), (UNREMED
 
 
 def cheaper_at_own(before: str, after: str) -> Judge:
-    """A judge: an arm costs fewer points against its own sequential training than another does, each at its own rate.
+    """A judge that decides whether the arm `after` costs fewer points than `before`, all at their own rates.
 
-    Nothing is told where a rate beyond those tried could turn it: by raising an arm, or a base.
+    Points below sequential training with the arm's optimizer. The claim cannot be judged if a rate beyond those tried
+    could turn it, by raising an arm or a baseline.
     """
 
     def judged(context: Context) -> Finding:
@@ -289,10 +299,10 @@ judge(PAPER, "table_13", "look_ahead_cheaper_own")(cheaper_at_own(UNREMEDIED, AL
 
 @judge(PAPER, "table_13", "costs_more_at_own")
 def costs_more_at_own(context: Context) -> Finding:
-    """What pipelines cost where every method has its own rate, against the cost where all have the common one.
+    """Holds if each pipeline costs fewer points at the common rate than with every method at its own rate.
 
-    Of pipelines whose own rate is the common one the costs differ by what sequential training gains, whichever they
-    are: that is one comparison, made once.
+    For pipelines whose own rate is the common one, the two costs differ only by what sequential training gains. That is
+    the same comparison for all of them, so it is made once.
     """
     arms = (UNREMEDIED, *PREDICTING)
     base_at_own, base_at_common = at_its_own(context, BASELINE), score(context, BASELINE, rate=COMMON)
@@ -320,7 +330,7 @@ def costs_more_at_own(context: Context) -> Finding:
 
 @judge(PAPER, "figure_2", "ahead_at_every_rate")
 def ahead_at_every_rate(context: Context) -> Finding:
-    """Both unremedied pipelines against sequential training at the same rate, rate by rate."""
+    """Holds if at every rate sequential training ends above both pipelines without a remedy."""
     words, outcomes = [], []
     rates = {rate_of(item): item.arm.labels["rate"] for item in context.select(arm=BASELINE) if not item.arm.left_out}
     for rate, label in sorted(rates.items()):

@@ -1,4 +1,4 @@
-"""What the leaderboard's judges compare: final accuracies by seed, of runs that may have diverged."""
+"""Comparisons for the leaderboard's judges: final accuracies by seed, of runs that may have diverged."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged
 
 Run = TypeVar("Run")
-Price = tuple[Mapping[int, float], Mapping[int, float]]  # accuracies by seed: of a base, of what is compared with it
+Price = tuple[Mapping[int, float], Mapping[int, float]]  # accuracies by seed: of a baseline, of an arm
 
 PAPER = "leaderboard"
-WITH = " with "  # between an arm and its optimizer
+WITH = " with "  # separates a method and its optimizer in an arm's name
 BASELINE, UNREMEDIED = "sequential", "1F1B, latest weights"
 STYLES = {
     BASELINE: (colours.BASELINE, 0),
@@ -37,7 +37,7 @@ STYLES = {
     "SpecTrain on 1F1B": (colours.SPECTRAIN, 4),
     "PipeOptim": (colours.PIPEOPTIM, 5),
     "PipeMare T1+T2": (colours.PIPEMARE, 6),
-    "LWP_w + SC": (colours.TWO_BW, 7),  # which is not among these
+    "LWP_w + SC": (colours.TWO_BW, 7),  # PipeDream-2BW's colour, since that method is not drawn here
 }
 SPREAD = "Accuracy: mean ± one standard deviation over seeds."
 MEANINGS = {  # of names, and of parts of names; docs/glossary.md says more
@@ -52,27 +52,28 @@ PAIRED = f"a run that diverges ranks below any that does not; {SEEDS}"
 
 
 def base_of(arm: str) -> str:
-    """The sequential training that an arm is compared with: by the optimizer that it names, or by all arms' own."""
+    """The sequential training that an arm is compared with: the one with the optimizer in the arm's name, if any."""
     return BASELINE + "".join(arm.partition(WITH)[1:])
 
 
 def rate_of(item: Item) -> float:
-    """The rate that a run begins with."""
+    """A run's initial learning rate."""
     assert item.arm.spec.optimizer is not None
     return item.arm.spec.optimizer.lr
 
 
 def loss_of(item: Item) -> float:
-    """The mean training loss of a run's last stretch; infinite where it diverged."""
+    """A run's mean training loss between its last two evaluations; infinite if it diverged."""
     assert item.log is not None
     reached = item.log.rows[-1].get("loss") if item.log.rows and item.log.accuracy is not None else None
     return inf if reached is None else reached
 
 
 def place(items: Iterable[Item]) -> tuple[float, float]:
-    """Where an arm's runs stand in a table, the most accurate first, by their final accuracies.
+    """The sort key of an arm in a table: the most accurate first.
 
-    A run that diverges is below any that does not: what diverges with some seed comes last, the more seeds the later.
+    Arms that diverge with some seed come after all others, those with a larger share of such seeds later; arms without
+    logs come last.
     """
     logs = [item.log for item in items if item.log is not None]
     ends = [log.accuracy for log in logs if log.accuracy is not None]
@@ -80,27 +81,27 @@ def place(items: Iterable[Item]) -> tuple[float, float]:
 
 
 def meanings(arms: Iterable[str]) -> list[str]:
-    """A table's note on what the short names of its methods mean; none where it has none of these."""
+    """A note that explains the short names of a table's methods; empty if there are none."""
     parts = {part for arm in arms for word in arm.split() for part in (word, word.partition("_")[0])}
     explained = [meaning for name, meaning in MEANINGS.items() if name in parts]
     return [f"{'; '.join(explained)}."] if explained else []
 
 
 def dashes(context: Context) -> list[str]:
-    """A table's note on its dashes; none where a scale runs all. The footer does not say it again."""
+    """A note on a table's dashes, the runs that the scale leaves out; empty if none are. The footer omits it then."""
     why = context.left_out()
     return [f"–: not run here; {why}."] if why else []
 
 
 def with_momentum(context: Context, arm: str) -> str:
-    """An arm as a table has it: where it names NAdam with its beta1, which is another in another table."""
+    """An arm's name in a table. NAdam gets its beta1, which differs between tables."""
     specs = [item.arm.spec.optimizer for item in context.select(arm=arm)]
     momenta = {spec.betas[0] for spec in specs if spec is not None and spec.name == "nadam" and spec.betas}
     return f"{arm} ({', '.join(f'beta1 = {beta:g}' for beta in sorted(momenta))})" if momenta else arm
 
 
 def unlearned(context: Context) -> list[str]:
-    """A table's note on the runs that end and do not learn, by `judging.learned`'s rule; none without any."""
+    """A note on the runs that neither diverge nor learn, by the rule of `judging.learned`; empty if there are none."""
     arms = context.counted(learns_nothing)
     if not arms:
         return []
@@ -112,9 +113,12 @@ def unlearned(context: Context) -> list[str]:
 
 
 def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
-    """Final accuracy by seed. A diverged run counts as 0: it has learned nothing that lasts.
+    """An arm's final accuracy by seed. A diverged run counts as 0, since it has learned nothing that lasts.
 
-    A scale may leave seeds out: what is compared has those that both arms have.
+    Seeds that the scale leaves out are missing; comparisons use the seeds that both arms have.
+
+    Raises:
+        NotLogged: a seed that the scale asks for has no log, or there is none at all.
     """
     accuracies: dict[int, float] = {}
     for item in context.select(what="learning", arm=arm, **labels):
@@ -129,7 +133,7 @@ def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
 
 
 def end_text(context: Context, **labels: str) -> str | None:
-    """Where the runs with these labels end, of those that do, and how many diverge; None without a log."""
+    """A table's cell: the accuracy of the runs that end, and how many diverge; None without a log."""
     items = context.select(**labels)
     logs = [item.log for item in items if item.log is not None]
     if not logs:
@@ -139,15 +143,15 @@ def end_text(context: Context, **labels: str) -> str | None:
 
 
 def ended(*scores: Mapping[int, float]) -> list[int]:
-    """The seeds with which all of these arms end, by accuracies by seed."""
+    """The seeds with which none of these arms diverges. scores: accuracies by seed, 0 for a diverged run."""
     return [seed for seed in scores[0] if all(values.get(seed, 0) > 0 for values in scores)]
 
 
 def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, str]:
-    """Whether arm a ends above arm b, with by how much; from accuracies by seed, 0 of a run that diverged.
+    """Whether arm a ends above arm b, and by how much in words; from accuracies by seed, 0 for a diverged run.
 
-    A run that diverges is below any that does not, by no number of points. So the paired test is of the seeds with
-    which both end, and it tells nothing where the other seeds say otherwise.
+    A run that diverges is below any that does not, but not by a number of points. So the paired test uses the seeds
+    with which neither diverges, and the answer is None if it disagrees with the seeds with which only one does.
     """
     outcomes: set[bool | None] = {a[seed] > 0 for seed in a if seed in b and (a[seed] > 0) != (b[seed] > 0)}
     seeds = ended(a, b)
@@ -160,10 +164,10 @@ def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, 
 
 
 def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, float], str]:
-    """Whether an arm's price, its points below a base, is less in the second pair of base and arm than in the first.
+    """Whether an arm loses fewer points below its baseline in the second pair of baseline and arm than in the first.
 
-    With both prices, and by how much less or more in words; of the seeds with which all four end. Where others do
-    not, nothing is told.
+    Returns the answer, both losses in points, and the difference in words, over the seeds with which none of the four
+    diverges. If any run diverges, the answer is None.
     """
     every = (*before, *after)
     seeds = ended(*every)
@@ -177,7 +181,7 @@ def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, floa
 
 
 def lost(price: Callable[[], Price]) -> str | None:
-    """How far an arm ends below its base, in words; None without the logs."""
+    """How far an arm ends below its baseline, in words; None without the logs."""
     try:
         return above(*price())[1]
     except NotLogged:
@@ -185,14 +189,14 @@ def lost(price: Callable[[], Price]) -> str | None:
 
 
 def diverging(ends: Mapping[str, Mapping[int, float]]) -> str:
-    """Which arms diverge, by accuracies by seed; or empty."""
+    """Which arms diverge and with how many seeds, in words; or empty. ends: accuracies by seed, by arm."""
     gone_of = {arm: [accuracy == 0 for accuracy in values.values()] for arm, values in ends.items()}
     words = ", ".join(f"{arm} {sum(gone)} of {len(gone)}" for arm, gone in gone_of.items() if any(gone))
     return f"; runs that diverge: {words}" if words else ""
 
 
 def mean_text(name: str, values: Mapping[int, float]) -> str:
-    """An arm and its mean, of the runs that end; how many these are, where not all do."""
+    """An arm and its mean over the runs that do not diverge, in words, with their number if some do."""
     ends = [value for value in values.values() if value > 0]
     some = f" (of {len(ends)} of {len(values)} seeds)" if len(ends) < len(values) else ""
     return f"{name} {fmean(ends):.2f} %{some}" if ends else f"{name} diverges"
@@ -201,8 +205,10 @@ def mean_text(name: str, values: Mapping[int, float]) -> str:
 def compared(
     context: Context, pairs: Sequence[tuple[str, str]], **labels: str
 ) -> tuple[bool | None, str, dict[str, dict[int, float]]]:
-    """Whether in each pair of arms, of the runs with these labels, the first ends above the second; by how much, in
-    words; and the arms' scores."""
+    """Whether in each pair of arms the first ends above the second (`above`), by how much in words, and the scores.
+
+    labels: select the runs.
+    """
     ends = {arm: score(context, arm, **labels) for pair in pairs for arm in pair}
     gains = {pair: above(*(ends[arm] for arm in pair)) for pair in pairs}
     words = "; ".join(f"{first} minus {second}: {gain}" for (first, second), (_, gain) in gains.items())
@@ -210,7 +216,7 @@ def compared(
 
 
 def judged(context: Context, pairs: Sequence[tuple[str, str]], **labels: str) -> Finding:
-    """Whether in each pair of arms, of the runs with these labels, the first ends above the second."""
+    """The finding on whether in each pair of arms the first ends above the second. labels: select the runs."""
     holds, words, ends = compared(context, pairs, **labels)
     means = ", ".join(mean_text(arm, values) for arm, values in ends.items())
     return trend(context, holds, f"{means}; {words}{diverging(ends)}", PAIRED, what="learning")
@@ -223,9 +229,10 @@ def judged_runs(
     named: Callable[[Run], str],
     **labels: str,
 ) -> Finding:
-    """Whether in each pair of runs, which the sentence names so, the first ends above the second.
+    """The finding on whether in each pair of runs the first ends above the second.
 
-    labels: of the runs whose shortfalls the sentence names.
+    pairs: by their names in the sentence. ends: a run's accuracies by seed. named: a run in words.
+    labels: select the runs whose shortfalls the sentence names.
     """
     scores = {run: ends(run) for pair in pairs.values() for run in pair}
     gains = {name: above(*(scores[run] for run in pair)) for name, pair in pairs.items()}
@@ -242,7 +249,10 @@ def judged_runs(
 
 
 def priced(context: Context, prices: Mapping[str, Mapping[str, Price]]) -> Finding:
-    """Whether at each place the second of two named arms costs fewer points below its base than the first does."""
+    """The finding on whether at each place the second of two arms costs fewer points than the first (`cheaper`).
+
+    prices: by place and arm; both occur in the sentence.
+    """
     outcomes: list[bool | None] = []
     words: list[str] = []
     scores: dict[str, Mapping[int, float]] = {}

@@ -1,4 +1,4 @@
-"""Tables, figures and claims of *PipeDream* (importing this registers them)."""
+"""Tables, figures and claims of *PipeDream*; importing this package registers them."""
 
 from pipelag.results.pipedream import (  # noqa: F401
     asynchronous,

@@ -1,4 +1,4 @@
-"""Figures 14a and 14b and what the text says of other schemes: model and hybrid parallelism, FlexFlow, GPipe."""
+"""Figures 14a and 14b and the text's comparisons with model and hybrid parallelism, FlexFlow and GPipe."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FOUR = "4 GPUs of Cluster-A"
 
 @drawing(PAPER, "figure_14a")
 def figure_14a(context: Context) -> Drawn:
-    """Per model: model parallelism, the straight pipeline, PipeDream's plan by the recurrence as printed."""
+    """A group of bars per model: model parallelism, the straight pipeline, PipeDream by the printed recurrence."""
     rows = []
     for model, log in by_model(context).items():
         if model not in (*REPLICATED, *RECURRENT):
@@ -71,7 +71,10 @@ def figure_14a(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_14a", "pipelining_doubles")
 def pipelining_doubles(context: Context) -> Finding:
-    """Straight over model parallelism, on the same partition."""
+    """Holds if the straight pipeline has at least twice model parallelism's throughput, rounded, for all four models.
+
+    Both must use the same partition.
+    """
     gains = {}
     for model in (*REPLICATED, *RECURRENT):
         log = log_of(context, model=model)
@@ -84,7 +87,7 @@ def pipelining_doubles(context: Context) -> Finding:
 
 
 def plans_of(context: Context, models: tuple[str, ...]) -> tuple[dict[str, list[dict[str, Any]]], str]:
-    """By form of the cost the rows of the models' plans; and all plans in words."""
+    """The models' plans: their rows by form of the cost, and all of them in words."""
     rows = {form: [plan_in(log_of(context, model=model), form, model) for model in models] for form in (PRINTED, RING)}
     plans = zip(models, rows[PRINTED], rows[RING], strict=True)
     return rows, ", ".join(f"{m} {row['config']} (by a ring's cost {ring['config']})" for m, row, ring in plans)
@@ -92,7 +95,10 @@ def plans_of(context: Context, models: tuple[str, ...]) -> tuple[dict[str, list[
 
 @judge(PAPER, "figure_14a", "gnmt_not_replicated")
 def gnmt_straight(context: Context) -> Finding:
-    """The plans have the straight pipeline's stages, each on one worker."""
+    """Holds if both GNMTs' plans have the straight pipeline's stages, each on one worker.
+
+    Both forms of the cost must agree.
+    """
     rows, text = plans_of(context, RECURRENT)
     lines = [bounds(plan_in(context.log(model=model), "straight", f"{model}, straight")) for model in RECURRENT]
     holds = [
@@ -112,7 +118,10 @@ def bounds(row: dict[str, Any]) -> list[int]:
 
 @judge(PAPER, "figure_14a", "first_replicated")
 def first_replicated(context: Context) -> Finding:
-    """The first of several stages."""
+    """Holds if the plans of VGG-16 and AlexNet have several stages and replicate the first.
+
+    Both forms of the cost must agree.
+    """
     rows, text = plans_of(context, REPLICATED)
     holds = [
         all(len(row["stages"]) > 1 and row["stages"][0]["replicas"] > 1 for row in plans) for plans in rows.values()
@@ -121,7 +130,10 @@ def first_replicated(context: Context) -> Finding:
 
 
 def gain_as_printed(model: str) -> Any:
-    """A judge: PipeDream's plan over model parallelism, against the number in the text."""
+    """A judge that decides whether the speedup of PipeDream's plan over model parallelism is the text's.
+
+    Within a factor of 1.2, for the plan by the printed recurrence.
+    """
 
     def judged(context: Context) -> Finding:
         log = context.log(model=model)
@@ -138,20 +150,20 @@ judge(PAPER, "figure_14a", "alexnet_6_5")(gain_as_printed("AlexNet"))
 
 
 def hybrid_gains(context: Context, **labels: str) -> dict[str, float]:
-    """Pipelined over not pipelined, of the best plan with several stages; for a judge."""
+    """The speedup by pipelining of the best plan with several stages, by model. Raises `NotLogged` if it is missing."""
     logs = {model: log_of(context, model=model, **labels) for model in REPLICATED}
     return {model: needed(log, HYBRID, SEVERAL, model) for model, log in logs.items()}
 
 
 def gains_in_words(context: Context, gains: dict[str, float]) -> str:
-    """Percentages by model, with the plan."""
+    """The gains in percent by model, with the plan, in words."""
     configs = {model: config_of(context.log(model=model), SEVERAL) for model in gains}
     return ", ".join(f"{model} ({configs[model]}) +{100 * (gain - 1):.0f} %" for model, gain in gains.items())
 
 
 @drawing(PAPER, "figure_14b")
 def figure_14b(context: Context) -> Drawn:
-    """Per model: without and with pipelining."""
+    """Two bars per model: the best plan with several stages without and with pipelining."""
     rows = []
     for model, log in by_model(context).items():
         gain = ratio(log, HYBRID, SEVERAL)
@@ -168,7 +180,7 @@ def figure_14b(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_14b", "pipelining_gains")
 def pipelining_gains(context: Context) -> Finding:
-    """Both models."""
+    """Holds if pipelining raises the throughput of both models' hybrid plans, by more than rounding."""
     gains = hybrid_gains(context)
     why = gains_in_words(context, gains)
     return measured(context, min(gains.values()) >= 1.005, why, f"{PRINTED_WORDS}: more than 0 %")
@@ -176,7 +188,7 @@ def pipelining_gains(context: Context) -> Finding:
 
 @judge(PAPER, "figure_14b", "as_much_as_80")
 def as_much_as_80(context: Context) -> Finding:
-    """The largest gain."""
+    """Holds if the larger gain is within 5 percentage points of 80 %, which the text gives in tens."""
     gains = hybrid_gains(context)
     most, printed = 100 * (max(gains.values()) - 1), context.result.reported["max_gain_percent"]
     words = "5 percentage points: the text's 'as much as 80 %' is in tens"
@@ -189,13 +201,13 @@ def as_much_as_80(context: Context) -> Finding:
 
 
 def slowdown(context: Context, cluster: str, depth: str) -> float | None:
-    """Percent of the straight pipeline's throughput that GPipe loses."""
+    """The percentage of the straight pipeline's throughput that GPipe loses; None without a log."""
     gain = ratio(context.log(arm=cluster), DEPTHS[depth], "straight")
     return 100 * (1 - 1 / gain) if gain else None
 
 
 def slowdowns(context: Context) -> dict[str, dict[str, float]]:
-    """By cluster and depth; for a judge."""
+    """GPipe's slowdowns in percent by cluster and depth. Raises `NotLogged` if one is missing."""
     return {
         cluster: {depth: need(slowdown(context, cluster, depth), f"GPipe, {depth}, on {cluster}") for depth in DEPTHS}
         for cluster in ("Cluster-A", "Cluster-B")
@@ -204,7 +216,7 @@ def slowdowns(context: Context) -> dict[str, dict[str, float]]:
 
 @drawing(PAPER, "text_gpipe_comparison")
 def gpipe_comparison(context: Context) -> Drawn:
-    """Slowdowns by depth and cluster."""
+    """GPipe's slowdowns by depth and cluster, the paper's beside ours."""
     rows = [(paper, cluster) for paper in context.result.reported for cluster in context.values("arm")]
 
     def microbatches(row: Any) -> int | None:
@@ -224,7 +236,10 @@ def gpipe_comparison(context: Context) -> Drawn:
 
 @judge(PAPER, "text_gpipe_comparison", "slower_shallow")
 def slower_shallow(context: Context) -> Finding:
-    """Both clusters."""
+    """Holds if on both clusters GPipe is slower at the largest depth, and slower still at NOAM.
+
+    Each by at least half a percentage point, the paper's rounding.
+    """
     by_cluster = slowdowns(context)
     holds = all(depths["NOAM"] >= depths["most that fit"] + 0.5 > 1 for depths in by_cluster.values())
     text = "; ".join(
@@ -237,7 +252,10 @@ def slower_shallow(context: Context) -> Finding:
 
 @judge(PAPER, "text_gpipe_comparison", "as_slow_as_printed")
 def as_slow_as_printed(context: Context) -> Finding:
-    """What is left of the throughput, against what the printed slowdowns leave."""
+    """Holds if GPipe's remaining throughput agrees with the printed slowdowns within a factor of 1.2.
+
+    For both depths and both clusters.
+    """
     by_cluster, missed, texts = slowdowns(context), [], []
     for paper in context.result.reported:
         for cluster in by_cluster:
@@ -250,13 +268,13 @@ def as_slow_as_printed(context: Context) -> Finding:
 
 
 def over_model(context: Context) -> dict[str, float]:
-    """PipeDream's plan over model parallelism, by model of figure 14a."""
+    """The speedup of PipeDream's plan over model parallelism, for each model of figure 14a."""
     models = (*REPLICATED, *RECURRENT)
     return {model: needed(context.log(model=model), ALONE_AT_A_TIME, PRINTED, model) for model in models}
 
 
 def over_hybrid(context: Context) -> dict[str, float]:
-    """With over without pipelining: of figure 14b's plans, and for FlexFlow's comparison."""
+    """The speedups by pipelining of hybrid plans: figure 14b's and those for the comparison with FlexFlow."""
     gains = {}
     for item in context.items:
         gain = ratio(item.log, HYBRID, SEVERAL)
@@ -268,7 +286,7 @@ def over_hybrid(context: Context) -> dict[str, float]:
 
 
 def over_gpipe(context: Context) -> dict[str, float]:
-    """The straight pipeline over GPipe, by depth and cluster."""
+    """The straight pipeline's speedup over GPipe, by depth and cluster."""
     return {
         f"{depth}, {cluster}": 1 / (1 - percent / 100)
         for cluster, depths in slowdowns(context).items()
@@ -278,7 +296,7 @@ def over_gpipe(context: Context) -> dict[str, float]:
 
 @drawing(PAPER, "text_headline_other")
 def headline_other(context: Context) -> Drawn:
-    """Ranges of speedups."""
+    """The ranges of speedups over other schemes, the paper's beside ours."""
     paper = context.result.reported
     least, most = paper["over_model_parallelism"]
     rows = []
@@ -303,13 +321,13 @@ def headline_other(context: Context) -> Drawn:
 
 
 def in_words(gains: dict[str, float]) -> str:
-    """Speedups by name."""
+    """Speedups by name, in words."""
     return ", ".join(f"{name} {gain:.2f}x" for name, gain in gains.items())
 
 
 @judge(PAPER, "text_headline_other", "over_model_parallelism")
 def over_model_parallelism(context: Context) -> Finding:
-    """Both ends of the range."""
+    """Holds if the least and the greatest speedup are the printed range's ends, each within a factor of 1.2."""
     gains, (least, most) = over_model(context), context.result.reported["over_model_parallelism"]
     holds = near(min(gains.values()), least) and near(max(gains.values()), most)
     why = f"{min(gains.values()):.2f}x to {max(gains.values()):.2f}x ({in_words(gains)})"
@@ -318,7 +336,7 @@ def over_model_parallelism(context: Context) -> Finding:
 
 @judge(PAPER, "text_headline_other", "over_gpipe")
 def over_gpipe_at_its_deepest(context: Context) -> Finding:
-    """On Cluster-B at the largest depth that fits; the others beside it."""
+    """Holds if the speedup over GPipe on Cluster-B at the largest depth is the printed one, within a factor of 1.2."""
     gains, printed = over_gpipe(context), context.result.reported["over_gpipe"]
     ours = gains["most that fit, Cluster-B"]
     why = f"{ours:.2f}x (printed {printed}x); all: {in_words(gains)}"
@@ -327,7 +345,7 @@ def over_gpipe_at_its_deepest(context: Context) -> Finding:
 
 @drawing(PAPER, "text_flexflow")
 def flexflow(context: Context) -> Drawn:
-    """One number: the best plan with several stages, pipelined over not pipelined."""
+    """The speedup by pipelining of the best plan with several stages, the paper's beside ours."""
     rows = [("AlexNet, 2x8 (B)", context.result.reported["speedup"], ratio(context.log(), HYBRID, SEVERAL))]
     cols = [
         Col("Pipelined over not pipelined", lambda row: row[0]),

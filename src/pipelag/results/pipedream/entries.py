@@ -11,15 +11,16 @@ from pipelag.results.logs import RunLog
 from pipelag.results.plans import ALONE, config_of, samples_per_second
 
 LANGUAGE = "AWD-LM"
-TRAINED_ON = 16  # GPUs of the runs that are trained, but for the language model's
+TRAINED_ON = 16  # GPUs of the training runs, except the language model's
 
 
 @dataclass(frozen=True)
 class Entry:
     """A row of table 1.
 
-    paper: its cells. log: of data parallelism and of the search. piped: of the pipelines; the same, but for the
-    language model, whose minibatch of 80 is 20 on each GPU of data parallelism and 80 in a pipeline.
+    paper: its printed cells. log: the log of data parallelism and of the search for a plan. piped: the log of the
+    pipelines. The two logs differ only for the language model, whose minibatch of 80 is 20 on each GPU under data
+    parallelism and 80 in a pipeline.
     """
 
     paper: Mapping[str, Any]
@@ -29,12 +30,15 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Model and servers."""
+        """The row's model and servers, in words."""
         return f"{self.paper['model']} on {self.paper['servers']}"
 
     @property
     def trained(self) -> bool:
-        """Whether runs that train are of this row: of as many GPUs. The language model has no other row."""
+        """Whether our training runs belong to this row, because they have as many GPUs.
+
+        The language model's do, since it has only one row.
+        """
         return self.paper["model"] == LANGUAGE or (self.log is not None and self.log.summary["workers"] == TRAINED_ON)
 
     def config(self, reading: str) -> str | None:
@@ -42,32 +46,32 @@ class Entry:
         return config_of(self.log, reading)
 
     def rate_of(self, plan: str) -> float | None:
-        """Samples per second of a plan by name, over data parallelism's."""
+        """The speedup of a plan, by name, over data parallelism, in samples per second."""
         source = self.log if plan == ALONE else self.piped
         rate, alone = samples_per_second(source, plan), samples_per_second(self.log, ALONE)
         return rate / alone if rate and alone else None
 
     def speedup(self, reading: str) -> float | None:
-        """The found plan's speedup over data parallelism: time per epoch, timed."""
+        """The speedup per epoch of the plan that a search found over data parallelism, by timed rates."""
         config = self.config(reading)
-        if self.piped is not self.log and config == "straight":  # searched for with one profile, run with the other
+        if self.piped is not self.log and config == "straight":  # found and timed with different profiles
             return self.rate_of("straight")
         plan, alone = samples_per_second(self.log, reading), samples_per_second(self.log, ALONE)
         return plan / alone if plan and alone else None
 
     @property
     def papers(self) -> str:
-        """The plan that the paper has, by its name in the logs."""
+        """The paper's plan, by its name in our logs."""
         config = str(self.paper["config"])
         return ALONE if config.isdigit() else config
 
     def papers_plan(self) -> float | None:
-        """The speedup of the plan that the paper has."""
+        """The timed speedup of the paper's plan."""
         return self.rate_of(self.papers)
 
 
 def entries(context: Context, extra: bool = False) -> Iterator[Entry]:
-    """The rows of table 1, as the paper has them; `extra`: also the language model with 80 on each GPU."""
+    """The rows of table 1. extra: with a further row for the language model with a minibatch of 80 on each GPU."""
     for paper in context.paper.results["table_1"].reported:
         labels = {"model": paper["model"], "servers": paper["servers"], "what": "plan"}
         if paper["model"] != LANGUAGE:
@@ -81,6 +85,6 @@ def entries(context: Context, extra: bool = False) -> Iterator[Entry]:
 
 
 def unpublished(context: Context, model: str) -> str:
-    """That a plan rests on a data sheet at every scale, there being no published profile of the model; or empty."""
+    """A note that a model's plans rest on a data sheet at every scale, because no profile is published; or empty."""
     rests = any(item.log is not None and not item.arm.spec.published for item in context.select(model=model))
     return "; profile: a data sheet's, none is published" if rests and not context.shortfall(model=model) else ""

@@ -1,4 +1,4 @@
-"""Figures 16, 17, 18a and 18b and what the text says of bytes: memory held, bytes sent, minibatches in flight."""
+"""Figures 16, 17, 18a and 18b and the text's claims about memory, communicated bytes and minibatches in flight."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
 PAPER = "pipedream"
 FOUR = "4 GPUs of Cluster-A"
 GNMT = f"GNMT-8, {FOUR}"
-NOAM = 4  # of four stages
-DEPTHS = (1, 2, 4, 7)  # of figure 18; 1 is no pipelining
+NOAM = 4  # for four stages
+DEPTHS = (1, 2, 4, 7)  # pipeline depths of figure 18; 1 is no pipelining
 PAR = 1.1
 PAR_WORDS = "on par: at most a tenth more, about what a bar chart without numbers shows"
 
 
 def footprints(log: RunLog, model: str) -> tuple[list[float], float]:
-    """GB per stage of the straight pipeline, and of data parallelism; for a judge."""
+    """The GB per worker: of each stage of the straight pipeline, and of data parallelism."""
     line, alone = (plan_in(log, name, f"{model}, {name}") for name in ("straight", ALONE))
     return [size / 1e9 for size in line["memory"]], alone["memory"][0] / 1e9
 
 
 @drawing(PAPER, "figure_16")
 def figure_16(context: Context) -> Drawn:
-    """Per model: four stages and data parallelism."""
+    """A group of bars per model: the memory of four stages and of data parallelism."""
     rows = []
     for model, log in by_model(context).items():
         stages, alone = footprints(log, model)
@@ -63,7 +63,7 @@ def figure_16(context: Context) -> Drawn:
 
 
 def worst_over_alone(context: Context) -> tuple[float, str]:
-    """The greatest of the worst stages over data parallelism; and all of them in words."""
+    """The greatest ratio over models of the worst stage's memory to data parallelism's; and all ratios in words."""
     worst = {}
     for model in context.values("model"):
         stages, alone = footprints(log_of(context, model=model), model)
@@ -74,14 +74,14 @@ def worst_over_alone(context: Context) -> tuple[float, str]:
 
 @judge(PAPER, "figure_16", "on_par")
 def on_par(context: Context) -> Finding:
-    """The worst stage of all three models."""
+    """Holds if for all models the worst stage needs at most a tenth more memory than data parallelism."""
     most, why = worst_over_alone(context)
     return measured(context, most <= PAR, why, PAR_WORDS)
 
 
 @drawing(PAPER, "text_memory_bound")
 def memory_bound(context: Context) -> Drawn:
-    """The same numbers as a table, with how many versions a worker holds."""
+    """Figure 16's numbers as a table, with the number of versions that each stage's worker holds."""
 
     def footprint(pair: Any) -> tuple[list[float], float]:
         return footprints(pair[1], pair[0])
@@ -97,13 +97,15 @@ def memory_bound(context: Context) -> Drawn:
 
 
 def versions(log: RunLog) -> list[int]:
-    """Minibatches that a worker of each stage of the straight pipeline holds."""
+    """The number of versions that the worker of each stage of the straight pipeline holds."""
     return [stage["versions"] for stage in plan_in(log, "straight", "the straight plan")["stages"]]
 
 
 @judge(PAPER, "text_memory_bound", "about_one")
 def about_one(context: Context) -> Finding:
-    """At most n versions on each of n stages; and the bytes, which stages balanced in time share unequally."""
+    """Holds if each of n stages holds at most n versions, and the worst needs at most a tenth more memory than data
+    parallelism. The bytes are checked too, because stages with equal times have unequal memory.
+    """
     most, why = worst_over_alone(context)
     held = {model: versions(log_of(context, model=model)) for model in context.values("model")}
     within = all(max(counts) <= len(counts) for counts in held.values())
@@ -112,7 +114,7 @@ def about_one(context: Context) -> Finding:
 
 
 def over_alone(context: Context) -> dict[str, dict[str, tuple[int, float, float]]]:
-    """By model and servers, of those whose pipeline is logged: stages, the worst over data parallelism, its GB."""
+    """By model and servers: stages of the straight pipeline, its worst memory over data parallelism's, and in GB."""
     factors: dict[str, dict[str, tuple[int, float, float]]] = {model: {} for model in context.values("model")}
     for item in context.items:
         model, servers = (item.arm.labels[key] for key in ("model", "servers"))
@@ -124,7 +126,7 @@ def over_alone(context: Context) -> dict[str, dict[str, tuple[int, float, float]
 
 @drawing(PAPER, "text_memory_over_stages")
 def memory_over_stages(context: Context) -> Drawn:
-    """A line per model, a column per cluster."""
+    """The worst worker's memory, with a row per model and columns per cluster."""
     factors = over_alone(context)
     servers = [name for name in context.values("servers") if any(name in row for row in factors.values())]
     rows: list[dict[str, Any]] = []
@@ -148,11 +150,11 @@ def memory_over_stages(context: Context) -> Drawn:
 
 @judge(PAPER, "text_memory_over_stages", "stays")
 def stays(context: Context) -> Finding:
-    """Per model the factor with the fewest stages against every other."""
+    """Holds if no model's ratio to data parallelism's memory is over a tenth above that with the fewest stages."""
     texts, grown = [], 0
     for model, by_servers in over_alone(context).items():
         if len(by_servers) < 2:
-            continue  # too few layers for the longer ones
+            continue  # the model has too few layers for a longer pipeline
         by_length = sorted(by_servers.items(), key=lambda pair: pair[1])
         few, first, _ = by_length[0][1]
         grown += any(share > PAR * first for _, (stages, share, _) in by_length if stages > few)
@@ -167,14 +169,14 @@ SEVERAL_STAGES = "several stages, least predicted time"
 
 
 def per_sample(log: RunLog, model: str) -> tuple[float, float]:
-    """Megabytes per sample of data parallelism and of the best plan with several stages; for a judge."""
+    """The MB sent per sample, by data parallelism and by the best plan with several stages."""
     alone, several = (plan_in(log, name, f"{model}, {name}") for name in (ALONE, SEVERAL))
     return alone["bytes_per_sample"] / 1e6, several["bytes_per_sample"] / 1e6
 
 
 @drawing(PAPER, "figure_17")
 def figure_17(context: Context) -> Drawn:
-    """Two bars per model."""
+    """Two bars per model: the bytes per sample of data parallelism and of the best plan with several stages."""
     rows = []
     for model, log in by_model(context).items():
         title = f"{model}\n({config_of(log, SEVERAL)})"
@@ -190,7 +192,7 @@ def figure_17(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_17", "far_less")
 def far_less(context: Context) -> Finding:
-    """Three models."""
+    """Holds if for three models the plan sends at most half of data parallelism's bytes, our reading of "far less"."""
     pairs = {m: per_sample(log_of(context, model=m), m) for m in ("GNMT-8", "GNMT-16", "VGG-16")}
     text = ", ".join(f"{m} {b:.1f} MB against {a:.1f} MB" for m, (a, b) in pairs.items())
     return measured(context, all(b <= 0.5 * a for a, b in pairs.values()), text, "'far less' is read as at most half")
@@ -198,21 +200,21 @@ def far_less(context: Context) -> Finding:
 
 @judge(PAPER, "figure_17", "resnet_more")
 def resnet_more(context: Context) -> Finding:
-    """Bytes."""
+    """Holds if for ResNet-50 the best plan with several stages sends more bytes than data parallelism."""
     alone, several = per_sample(log_of(context, model="ResNet-50"), "ResNet-50")
     why = f"{several:.2f} MB against {alone:.2f} MB"
     return measured(context, several > alone, why, "none: more", model="ResNet-50")
 
 
 def at_depths(context: Context) -> dict[int, Row]:
-    """The straight plan's rows by minibatches in flight."""
+    """The straight plan's rows, by pipeline depth (minibatches in flight)."""
     log = context.log()
     rows = log.rows if log else []
     return {row["depth"]: row for row in rows if row["what"] == "plan" and "depth" in row}
 
 
 def all_depths(context: Context) -> dict[int, Row]:
-    """`at_depths`, for a judge."""
+    """`at_depths` for a judge. Raises `NotLogged` if a depth is missing."""
     rows = at_depths(context)
     missing = [depth for depth in DEPTHS if depth not in rows]
     if missing:
@@ -221,13 +223,13 @@ def all_depths(context: Context) -> dict[int, Row]:
 
 
 def depth_name(depth: int) -> str:
-    """As the figures call it."""
+    """A pipeline depth's name in the figures."""
     return "1 (no pipelining)" if depth == 1 else str(depth)
 
 
 @drawing(PAPER, "figure_18a")
 def figure_18a(context: Context) -> Drawn:
-    """A bar per depth."""
+    """GNMT-8's throughput, a bar per pipeline depth."""
     rows = [
         {"depth": depth_name(depth), "samples_per_second": row["samples_per_second"], "model": GNMT}
         for depth, row in at_depths(context).items()
@@ -242,7 +244,7 @@ def figure_18a(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_18a", "grows_to_noam")
 def grows_to_noam(context: Context) -> Finding:
-    """None, 2 and 4."""
+    """Holds if throughput grows by at least 5 % from no pipelining to depth 2, and from 2 to 4."""
     rates = {depth: row["samples_per_second"] for depth, row in all_depths(context).items()}
     holds = all(rates[b] >= 1.05 * rates[a] for a, b in pairwise((1, 2, NOAM)))
     return measured(context, holds, throughputs(rates), "each step by at least 5 %")
@@ -250,7 +252,7 @@ def grows_to_noam(context: Context) -> Finding:
 
 @judge(PAPER, "figure_18a", "saturates")
 def saturates(context: Context) -> Finding:
-    """Depth 7 against 4."""
+    """Holds if depths 4 and 7 have the highest throughputs and these differ by at most a tenth."""
     rates = {depth: row["samples_per_second"] for depth, row in all_depths(context).items()}
     highest = min(rates[4], rates[7]) > max(rate for depth, rate in rates.items() if depth not in (4, 7))
     gain = rates[7] / rates[NOAM]
@@ -264,13 +266,13 @@ def saturates(context: Context) -> Finding:
 
 
 def throughputs(rates: dict[int, float]) -> str:
-    """In words."""
+    """Throughputs by depth, in words."""
     return "samples per second by depth " + ", ".join(f"{depth_name(d)}: {rate:.0f}" for d, rate in rates.items())
 
 
 @drawing(PAPER, "figure_18b")
 def figure_18b(context: Context) -> Drawn:
-    """Stages side by side, a bar per depth."""
+    """GNMT-8's memory: a group of bars per stage, a bar per pipeline depth."""
     rows = [
         {
             "stage": f"stage {stage}",
@@ -290,10 +292,11 @@ def figure_18b(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_18b", "memory_grows")
 def memory_grows(context: Context) -> Finding:
-    """Stage by stage: what every further minibatch held adds is one version of weights and activations.
+    """Holds if on every stage each further stashed minibatch adds the memory of one version, weights and activations.
 
-    The first stage holds as many as are in flight. At no pipelining a stage holds one version, and its gradients (as
-    large as its weights).
+    Without pipelining a stage holds one version and its gradients, which are as large as its weights; so one version is
+    that memory minus the weights. The versions counted in this way must be those logged, must not fall with depth, and
+    on the first stage must be the minibatches in flight.
     """
     rows = all_depths(context)
     holds, held = True, {}
@@ -314,7 +317,7 @@ def memory_grows(context: Context) -> Finding:
 
 @judge(PAPER, "figure_18b", "stages_differ")
 def stages_differ(context: Context) -> Finding:
-    """At depth 1."""
+    """Holds if without pipelining the largest stage needs at least a tenth more memory than the smallest."""
     held = [size / 1e9 for size in all_depths(context)[1]["memory"]]
     why = "GB per stage: " + ", ".join(f"{size:.2f}" for size in held)
     return measured(context, max(held) >= PAR * min(held), why, "the largest is at least a tenth above the smallest")
@@ -325,7 +328,7 @@ PAPERS_PLAN = "ours, the paper's plan"
 
 @drawing(PAPER, "text_communication_reduction")
 def communication(context: Context) -> Drawn:
-    """Bytes saved by the paper's plan and by both of ours."""
+    """The percentage of data parallelism's bytes that the paper's plan and our plans save."""
 
     def percent(entry: Entry, reading: str) -> float | None:
         share = saving(entry, reading)
@@ -348,12 +351,12 @@ def communication(context: Context) -> Drawn:
 
 
 def saving(entry: Entry, reading: str) -> float | None:
-    """The share of data parallelism's bytes per sample that a plan does not send."""
+    """The share of data parallelism's bytes per sample that a plan saves."""
     return saved(entry.log, reading)
 
 
 def savings(context: Context, model: str) -> tuple[list[float], str]:
-    """Of the paper's own plan in all rows of a model; and in words, with what our searches' plans save."""
+    """The shares that the paper's plan saves in all rows of a model; and in words, with those of our plans."""
     rows = [entry for entry in entries(context) if entry.paper["model"] == model]
     shares = [need(saving(entry, entry.papers), entry.name) for entry in rows]
     texts = [
@@ -364,7 +367,7 @@ def savings(context: Context, model: str) -> tuple[list[float], str]:
 
 
 def ours(entry: Entry) -> str:
-    """What the plans of our searches save, in words."""
+    """The shares that the plans of our searches save, in words."""
     shares = {entry.config(reading): saving(entry, reading) for reading in READINGS}
     return "our plans: " + ", ".join(
         f"{config} {100 * share:.1f} %" for config, share in shares.items() if share is not None
@@ -372,7 +375,7 @@ def ours(entry: Entry) -> str:
 
 
 def saves_more(model: str, bound: float) -> Any:
-    """A judge: the paper's plan saves more than a share in every row of the model."""
+    """A judge that decides whether the paper's plan saves more than a share of the bytes in every row of a model."""
 
     def judged(context: Context) -> Finding:
         shares, text = savings(context, model)
@@ -382,7 +385,7 @@ def saves_more(model: str, bound: float) -> Any:
 
 
 def saves_about(model: str) -> Any:
-    """A judge: the paper's plan saves the printed share in every row of the model."""
+    """A judge that decides whether the paper's plan saves the printed share in every row of a model, as rounded."""
 
     def judged(context: Context) -> Finding:
         shares, text = savings(context, model)

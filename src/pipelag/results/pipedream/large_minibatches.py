@@ -22,7 +22,7 @@ LARS = {"LARS 1024": 1024, "LARS 4096": 4096, "LARS 8192": 8192}
 
 @drawing(PAPER, "figure_13")
 def figure_13(context: Context) -> Drawn:
-    """A line per minibatch size under LARS, and PipeDream."""
+    """Accuracy against epochs: a line per minibatch size under LARS, and PipeDream's."""
     rows = []
     items = context.select(what="training")
     panel = panel_of(VGG, items)
@@ -39,8 +39,7 @@ def figure_13(context: Context) -> Drawn:
 
 
 def lars_seconds(context: Context, arm: str) -> float:
-    """Timed seconds per sample on 8 GPUs of Cluster-C: of a minibatch of data parallelism, or of PipeDream's 7-1
-    (ambiguity C11)."""
+    """The timed seconds per sample on 8 GPUs of Cluster-C, by data parallelism or PipeDream's 7-1 (ambiguity C11)."""
     log = log_of(context, what="time", arm=arm)
     if arm == PIPED:
         return 1 / plan_in(log, "7-1", "PipeDream's 7-1")["samples_per_second"]
@@ -49,34 +48,37 @@ def lars_seconds(context: Context, arm: str) -> float:
 
 
 def lars(context: Context) -> dict[str, Efficiency]:
-    """PipeDream's epochs to the target and those under LARS, by minibatch."""
+    """The epochs to the target of PipeDream and of each minibatch size under LARS."""
     goal = goal_of(context, VGG, {"what": "training", "arm": PIPED})
     labels: dict[str, Mapping[str, str]] = {arm: {"arm": arm, "what": "training"} for arm in (PIPED, *LARS)}
     return {arm: compared(context, goal, labels[PIPED], labels[arm]) for arm in LARS}
 
 
 def lars_in_words(by_arm: Mapping[str, Efficiency]) -> str:
-    """Epochs of all arms."""
+    """The epochs of all arms, in words."""
     first = next(iter(by_arm.values()))
     arms = {PIPED: first.first} | {arm: efficiency.second for arm, efficiency in by_arm.items()}
     return f"epochs to {first.goal.text}: " + "; ".join(f"{arm} {in_words(epochs)}" for arm, epochs in arms.items())
 
 
 def reached(arrivals: Arrivals) -> bool | None:
-    """Whether the target is reached with every seed, with none, or (None) with some."""
+    """Whether every seed reaches the target: False if none does, None if only some do."""
     values = [not one.never for one in arrivals.values()]
     return all(values) if len(set(values)) == 1 else None
 
 
 def seconds_to(context: Context, by_arm: Mapping[str, Efficiency], arm: str) -> Arrivals:
-    """When a LARS arm comes to the target, in seconds per training sample times epochs, by seed."""
+    """When a LARS arm reaches the target by seed, in epochs times seconds per sample."""
     seconds = lars_seconds(context, arm)
     return {seed: one.times(seconds) for seed, one in by_arm[arm].second.items()}
 
 
 @judge(PAPER, "figure_13", "reaches_1024")
 def reaches_1024(context: Context) -> Finding:
-    """1024 does, and before the others in time."""
+    """Holds if a minibatch of 1024 reaches the target with every seed, and in less time than the others that reach it.
+
+    Fails if it never does with any seed, or if another is faster.
+    """
     by_arm = lars(context)
     holds = reached(by_arm["LARS 1024"].second)
     if holds:
@@ -88,7 +90,7 @@ def reaches_1024(context: Context) -> Finding:
 
 @judge(PAPER, "figure_13", "large_fail")
 def large_fail(context: Context) -> Finding:
-    """Neither 4096 nor 8192, with any seed."""
+    """Holds if neither 4096 nor 8192 reaches the target with any seed; fails if either does with every seed."""
     by_arm = lars(context)
     outcomes = [reached(by_arm[arm].second) for arm in ("LARS 4096", "LARS 8192")]
     holds = all_of(None if outcome is None else not outcome for outcome in outcomes)
@@ -97,7 +99,7 @@ def large_fail(context: Context) -> Finding:
 
 @judge(PAPER, "figure_13", "larger_end_lower_here")
 def larger_end_lower(context: Context) -> Finding:
-    """Both, seed by seed."""
+    """Holds if minibatches of 4096 and 8192 both end below 1024, paired over seeds."""
     ends = {arm: by_seed(context, what="training", arm=arm) for arm in LARS}
     below = {arm: Difference.of(ends["LARS 1024"], ends[arm]) for arm in ("LARS 4096", "LARS 8192")}
     why = f"points below LARS 1024: {', '.join(f'{arm} {gap.text()}' for arm, gap in below.items())}"
@@ -106,7 +108,11 @@ def larger_end_lower(context: Context) -> Finding:
 
 @judge(PAPER, "figure_13", "over_fastest")
 def over_fastest(context: Context) -> Finding:
-    """Against the minibatch under LARS that comes first, by seed; 0 times as fast where PipeDream never comes."""
+    """Holds if PipeDream reaches the target at least 2.4 times faster (within a factor of 1.2) than LARS.
+
+    With each seed it is compared with the minibatch size under LARS that arrives first. A run of PipeDream that never
+    arrives counts as 0 times as fast.
+    """
     by_arm, printed = lars(context), context.result.reported["pipedream_speedup_over_fastest"]
     rivals = [seconds_to(context, by_arm, arm) for arm in LARS]
     fastest = {

@@ -1,4 +1,7 @@
-"""Real workers over real links of chosen speed: the question of Figures 1 and 12, measured (no result of the paper)."""
+"""Pipelines and data parallelism measured on real workers over links of chosen speeds.
+
+It asks the question of Figures 1 and 12, but is not a result of the paper.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ STYLES = {f"{arm}, {how}": (1 - i, j) for i, arm in enumerate(ARMS) for j, how i
 
 
 def blocks(log: RunLog | None, arm: str, measured: bool) -> dict[float, list[float]]:
-    """Samples per second of every block, by Gbit/s."""
+    """The samples per second of every block, by the link's Gbit/s.
+
+    measured: the blocks measured, or else those simulated.
+    """
     by_gbit: dict[float, list[float]] = {}
     for row in log.rows if log else []:
         if row["arm"] == arm and row["measured"] == measured:
@@ -29,13 +35,13 @@ def blocks(log: RunLog | None, arm: str, measured: bool) -> dict[float, list[flo
 
 
 def rates(log: RunLog | None, arm: str, measured: bool) -> dict[float, float]:
-    """Samples per second by Gbit/s; the median over blocks."""
+    """The median of `blocks`, in samples per second by Gbit/s."""
     return {gbit: median(values) for gbit, values in blocks(log, arm, measured).items()}
 
 
 @drawing(PAPER, "links")
 def links(context: Context) -> Drawn:
-    """A panel per model: two methods, measured and timed."""
+    """Throughput against the link's speed, a panel per model: both methods, measured and simulated."""
     rows: list[dict[str, Any]] = []
     reasons: list[str] = []
     for model in context.values("model"):
@@ -66,13 +72,13 @@ def links(context: Context) -> Drawn:
 
 
 def measured_blocks(context: Context, model: str) -> tuple[dict[float, list[float]], dict[float, list[float]]]:
-    """A model's blocks: the pipeline's, data parallelism's; for a judge."""
+    """A model's measured blocks: the pipeline's and data parallelism's."""
     log = log_of(context, model=model)
     return blocks(log, ARMS[0], True), blocks(log, ARMS[1], True)
 
 
 def measured_rates(context: Context, model: str) -> tuple[dict[float, float], dict[float, float]]:
-    """A model's measured rates: the pipeline's, data parallelism's; for a judge."""
+    """A model's measured rates: the pipeline's and data parallelism's. Raises `NotLogged` if nothing was measured."""
     log = log_of(context, model=model)
     pair = rates(log, ARMS[0], True), rates(log, ARMS[1], True)
     if not all(pair):
@@ -81,13 +87,17 @@ def measured_rates(context: Context, model: str) -> tuple[dict[float, float], di
 
 
 def listed(pipe: dict[float, float], parallel: dict[float, float]) -> str:
-    """The pipeline over data parallelism by link."""
+    """The pipeline's speedup over data parallelism by link, in words."""
     return ", ".join(f"{pipe[gbit] / parallel[gbit]:.2f}x at {gbit:g} Gbit/s" for gbit in pipe)
 
 
 @judge(PAPER, "links", "loses_less")
 def loses_less(context: Context) -> Finding:
-    """What is left of VGG-16's rate on the slowest link, of that on the fastest."""
+    """Holds if VGG-16's pipeline keeps a larger share of its rate on the slowest link than data parallelism.
+
+    The share is the rate on the slowest link over that on the fastest. Every pair of the pipeline's blocks must keep
+    more than every pair of data parallelism's; overlap leaves the claim open.
+    """
     pipe, parallel = measured_rates(context, "VGG-16")
     left = [rate[min(rate)] / rate[max(rate)] for rate in (pipe, parallel)]
     text = f"of the rate at {max(pipe):g} Gbit/s, at {min(pipe):g} the pipeline keeps {100 * left[0]:.0f} %, "
@@ -100,7 +110,7 @@ def loses_less(context: Context) -> Finding:
 
 
 def at_the_slowest(context: Context, model: str) -> tuple[list[float], list[float], str]:
-    """The blocks over the slowest link, the pipeline's and data parallelism's; and the rates in words."""
+    """The blocks on the slowest link, the pipeline's and data parallelism's; and all speedups in words."""
     words = f"the pipeline has {listed(*measured_rates(context, model))}"
     pipe, parallel = measured_blocks(context, model)
     return pipe[min(pipe)], parallel[min(parallel)], words
@@ -108,21 +118,24 @@ def at_the_slowest(context: Context, model: str) -> tuple[list[float], list[floa
 
 @judge(PAPER, "links", "ahead_when_slow")
 def ahead_when_slow(context: Context) -> Finding:
-    """VGG-16 on the slowest link."""
+    """Holds if on the slowest link every block of VGG-16's pipeline is faster than every one of data parallelism's."""
     pipe, parallel, words = at_the_slowest(context, "VGG-16")
     return measured(context, all_above(pipe, parallel), words, BLOCKS, model="VGG-16")
 
 
 @judge(PAPER, "links", "few_weights")
 def few_weights(context: Context) -> Finding:
-    """ResNet-20 on the slowest link."""
+    """Holds if on the slowest link every block of ResNet-20's data parallelism is faster than every pipelined one."""
     pipe, parallel, words = at_the_slowest(context, "ResNet-20")
     return measured(context, all_above(parallel, pipe), words, BLOCKS, model="ResNet-20")
 
 
 @judge(PAPER, "links", "predicted")
 def predicted(context: Context) -> Finding:
-    """Wherever the two differ by more than 15 % as measured; the timed rates' relative errors."""
+    """Holds if the simulation names the faster method on every link where measured rates differ by more than 15 %.
+
+    The verdict also gives the relative errors of the simulated rates.
+    """
     wrong, errors = [], []
     for model in context.values("model"):
         real = measured_rates(context, model)

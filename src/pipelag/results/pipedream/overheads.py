@@ -1,4 +1,4 @@
-"""Figures 1 and 12, table 3: what data parallelism pays for its communication."""
+"""Figures 1 and 12, table 3: the communication overhead of data parallelism."""
 
 from __future__ import annotations
 
@@ -16,32 +16,35 @@ from pipelag.results.verdict import Finding, judge, log_of, need
 
 PAPER = "pipedream"
 MOST = 32  # GPUs
-VISIBLE = 1.0  # percentage points
+VISIBLE = 1.0  # the smallest difference that counts, in percentage points
 VISIBLE_WORDS = "a percentage point: less cannot be read off the figure"
 SLOW, FAST = (
     "8x 1080Ti, PCIe, 25 Gbps",
     "8x V100, NVLink, 25 Gbps",
-)  # of figure 1: alike but for the GPUs and their links
+)  # two kinds of servers in figure 1 that differ only in their GPUs and the links inside
 
 
 def overheads(context: Context, **labels: str) -> dict[int, float]:
-    """By number of GPUs: percent of the time that data parallelism waits for gradients; for a judge."""
+    """Data parallelism's overhead by number of GPUs: the percentage of its time spent waiting for gradients."""
     rows = [row for row in log_of(context, **labels).rows if row.get("overhead") is not None]
     return {row["workers"]: percent(row) for row in rows}
 
 
 def percent(row: Mapping[str, float]) -> float:
-    """A row's overhead; what a sum of floating-point times may lie below none is none."""
+    """A row's overhead in percent, at least 0: rounding of summed times can make it slightly negative."""
     return max(0.0, 100 * row["overhead"])
 
 
 def at(points: Mapping[int, float], gpus: int, what: str) -> float:
-    """One point, for a judge."""
+    """The overhead on this many GPUs. Raises `NotLogged` if it is missing."""
     return need(points.get(gpus), f"{what} on {gpus} GPUs")
 
 
 def overhead_lines(context: Context, key: str, height: float, of: str = "") -> Drawn:
-    """A panel per kind of server, a line per value of a label, with what it is of before it."""
+    """Overhead against GPUs: a panel per kind of server, a line per value of a label.
+
+    key: the label. of: a prefix of the lines' names.
+    """
     rows = [
         {
             "servers": item.arm.labels["arm"],
@@ -63,18 +66,21 @@ def overhead_lines(context: Context, key: str, height: float, of: str = "") -> D
 
 @drawing(PAPER, "figure_1")
 def figure_1(context: Context) -> Drawn:
-    """A panel per kind of server, a line per model."""
+    """Overhead against GPUs: a panel per kind of server, a line per model."""
     return overhead_lines(context, "model", 2.5)
 
 
 @drawing(PAPER, "figure_12")
 def figure_12(context: Context) -> Drawn:
-    """A panel per kind of server, a line per precision; GNMT-8."""
+    """GNMT-8's overhead against GPUs: a panel per kind of server, a line per precision."""
     return overhead_lines(context, "precision", 2.3, "GNMT-8, ")
 
 
 def growth(context: Context, servers: str, up_to: int) -> tuple[list[str], list[str]]:
-    """Models whose overhead grows on these servers: never falls, and rises visibly; and those whose does not."""
+    """The models whose overhead grows on these servers, and the others, in words.
+
+    Growing means never falling, and rising by at least a percentage point from 1 to `up_to` GPUs.
+    """
     growing: list[str] = []
     others: list[str] = []
     for model in context.values("model"):
@@ -89,7 +95,7 @@ def growth(context: Context, servers: str, up_to: int) -> tuple[list[str], list[
 
 @judge(PAPER, "figure_1", "grows")
 def grows(context: Context) -> Finding:
-    """Along every line up to 32 GPUs."""
+    """Holds if the overhead of every model grows up to 32 GPUs, on every kind of server (`growth`)."""
     count, flat = 0, []
     for servers in context.values("arm"):
         growing, others = growth(context, servers, MOST)
@@ -101,7 +107,7 @@ def grows(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "grows_inside")
 def grows_inside(context: Context) -> Finding:
-    """From 1 to 8 GPUs with NVLink."""
+    """Holds if the overhead of every model grows from 1 to 8 GPUs inside a server with NVLink (`growth`)."""
     growing, others = growth(context, FAST, 8)
     why = f"1 to 8 GPUs, growing: {', '.join(growing) or 'none'}; not: {', '.join(others) or 'none'}"
     return measured(context, not others, why, VISIBLE_WORDS, arm=FAST)
@@ -109,7 +115,10 @@ def grows_inside(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "jumps_between_servers")
 def jumps(context: Context) -> Finding:
-    """The rise from a full server to two, against the largest rise of a later doubling; every model and server."""
+    """Holds if for every model and kind of server the overhead jumps from one full server to two.
+
+    A jump is at least a percentage point, and at least twice the rise at any later doubling of the GPUs.
+    """
     texts, holds = [], True
     for servers in context.values("arm"):
         size = int(servers.split("x")[0])
@@ -128,7 +137,10 @@ def jumps(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "dense_worse")
 def dense_worse(context: Context) -> Finding:
-    """At 32 GPUs, on every kind of server."""
+    """Holds if at 32 GPUs, on every kind of server, every other model's overhead is above ResNet-50's.
+
+    By at least a percentage point.
+    """
     texts, holds = [], True
     for servers in context.values("arm"):
         shares = {m: at(overheads(context, model=m, arm=servers), MOST, m) for m in context.values("model")}
@@ -140,7 +152,10 @@ def dense_worse(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "faster_gpus_worse")
 def faster_worse(context: Context) -> Finding:
-    """The two kinds with 25 Gbps between servers of eight, at 32 GPUs."""
+    """Holds if at 32 GPUs every model's overhead is larger with V100s than with 1080Tis, by at least a point.
+
+    The servers compared have eight GPUs and 25 Gbps between them.
+    """
     pairs = {
         model: tuple(at(overheads(context, model=model, arm=servers), MOST, model) for servers in (SLOW, FAST))
         for model in context.values("model")
@@ -152,7 +167,7 @@ def faster_worse(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "as_high_as_90")
 def as_high_as_90(context: Context) -> Finding:
-    """The highest of all at 32 GPUs."""
+    """Holds if the highest overhead at 32 GPUs is within 5 percentage points of the printed 90 %, which is in tens."""
     shares = {
         f"{model} on {servers}": at(overheads(context, model=model, arm=servers), MOST, model)
         for servers in context.values("arm")
@@ -166,7 +181,10 @@ def as_high_as_90(context: Context) -> Finding:
 
 @judge(PAPER, "figure_12", "half_precision_worse")
 def half_worse(context: Context) -> Finding:
-    """At every number of GPUs above one, on both kinds of server."""
+    """Holds if fp16's overhead is above fp32's at every number of GPUs above one, on both kinds of server.
+
+    At 32 GPUs by at least a percentage point.
+    """
     texts, holds = [], True
     for servers in context.values("arm"):
         single, half = (overheads(context, precision=precision, arm=servers) for precision in ("fp32", "fp16"))
@@ -180,8 +198,11 @@ def half_worse(context: Context) -> Finding:
 
 @judge(PAPER, "figure_12", "speedup_carries_over")
 def carries_over(context: Context) -> Finding:
-    """The found plans' speedups in both precisions, on both kinds of server, by both forms of the cost. Where a plan is
-    no faster than data parallelism in single precision, nothing is there to carry over."""
+    """Holds if the found plans' speedups in fp16 are at least those in fp32, on both kinds of server.
+
+    Both forms of the cost must agree. If a plan is not faster than data parallelism in fp32, there is no speedup that
+    could carry over, which leaves the claim open.
+    """
     texts, nothing = [], []
     carries: dict[str, list[bool | None]] = {reading: [] for reading in READINGS}
     for servers in context.values("arm"):
@@ -200,7 +221,7 @@ def carries_over(context: Context) -> Finding:
 
 
 def cloud_ratio(context: Context, row: Mapping[str, Any], precision: str) -> float | None:
-    """Timed epoch on Cluster-B over that on the dedicated cluster."""
+    """The timed epoch on Cluster-B over that on the dedicated cluster; None without logs."""
     name = f"data parallel over {row['v100s']}"
     labels = {"model": row["model"], "precision": precision}
     here, there = (planned(context.log(**labels, arm=arm), name) for arm in ("Cluster-B", "MLPerf"))
@@ -209,7 +230,10 @@ def cloud_ratio(context: Context, row: Mapping[str, Any], precision: str) -> flo
 
 @drawing(PAPER, "table_3")
 def table_3(context: Context) -> Drawn:
-    """The paper's three models, in the precision of the entries' code and in that of the paper's other experiments."""
+    """The cloud's slowdown for the paper's three models.
+
+    In fp16, as in the code of the MLPerf entries, and in fp32, as in the paper's other experiments.
+    """
 
     def ours(precision: str) -> Any:
         return lambda row: cloud_ratio(context, row, precision)
@@ -233,7 +257,7 @@ def table_3(context: Context) -> Drawn:
 
 @judge(PAPER, "table_3", "cloud_slower")
 def cloud_slower(context: Context) -> Finding:
-    """Every model, in fp16 as the entries' code; fp32 is told beside it."""
+    """Holds if every model is slower on the cloud by more than rounding, in fp16 as in the MLPerf entries' code."""
     texts, ratios = [], []
     for row in context.result.reported:
         half = need(cloud_ratio(context, row, "fp16"), f"{row['model']} in fp16")
@@ -245,7 +269,7 @@ def cloud_slower(context: Context) -> Finding:
 
 @judge(PAPER, "table_3", "ratios")
 def cloud_ratios(context: Context) -> Finding:
-    """Every model, in fp16 as the entries' code."""
+    """Holds if every model's ratio is the printed one within a factor of 1.2, in fp16 like the MLPerf entries' code."""
     pairs = [
         (row, need(cloud_ratio(context, row, "fp16"), f"{row['model']} in fp16")) for row in context.result.reported
     ]

@@ -1,4 +1,4 @@
-"""Table 2, figures 6 and 7, the partitioner's time and the language model's size: from a profile to a plan."""
+"""From a profile to a plan: table 2, figures 6 and 7, the partitioner's time and the language model's size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAPER = "pipedream"
 
 @drawing(PAPER, "table_2")
 def table_2(context: Context) -> Drawn:
-    """Levels of each cluster, from the specs that the logged runs record."""
+    """The levels of each cluster: the paper's, and those in the specs of the logged runs."""
 
     def levels(row: Mapping[str, Any]) -> list[dict[str, float]]:
         name = f"({row['cluster']})"
@@ -58,7 +58,7 @@ def table_2(context: Context) -> Drawn:
 
 @drawing(PAPER, "figure_6")
 def figure_6(context: Context) -> Drawn:
-    """Three boxes with what each step of the logged plan gave."""
+    """The workflow as three boxes: the profile, the optimizer and the runtime, with the logged plan's numbers."""
     log = context.log()
     plan = planned(log, PRINTED)
     if log is None or plan is None:
@@ -85,7 +85,7 @@ def figure_6(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_6", "profile_to_plan")
 def profile_to_plan(context: Context) -> Finding:
-    """Every profiled layer is in one stage, every worker in one replica, and NOAM minibatches are in flight."""
+    """Holds if every layer is in one stage, the replicas add up to the workers, and NOAM minibatches are in flight."""
     log = log_of(context)
     plan = plan_in(log, PRINTED, "the plan")
     stages, layers = plan["stages"], [row["layer"] for row in log.rows if row["what"] == "layer"]
@@ -102,7 +102,7 @@ def profile_to_plan(context: Context) -> Finding:
 
 
 def levels_of(context: Context) -> list[dict[str, Any]]:
-    """The cluster's levels, of a run that is logged."""
+    """The cluster's levels in a run's spec. Raises `NotLogged` if the run has no log."""
     log_of(context)
     levels: list[dict[str, Any]] = context.items[0].arm.spec.options["cluster"]["levels"]
     return levels
@@ -110,7 +110,7 @@ def levels_of(context: Context) -> list[dict[str, Any]]:
 
 @drawing(PAPER, "figure_7")
 def figure_7(context: Context) -> Drawn:
-    """Servers with their workers."""
+    """The cluster's levels: servers with their workers."""
     if context.log() is None:
         return not_logged("the plan has no log")
     levels = levels_of(context)
@@ -119,7 +119,7 @@ def figure_7(context: Context) -> Drawn:
 
 @drawing(PAPER, "text_optimizer_time")
 def optimizer_time(context: Context) -> Drawn:
-    """Seconds of the slower of both searches."""
+    """The seconds of the slower of the two searches, for each row of table 1."""
 
     def seconds(entry: Entry) -> float | None:
         times = [plan["search_seconds"] for name in READINGS if (plan := planned(entry.log, name))]
@@ -136,7 +136,7 @@ def optimizer_time(context: Context) -> Drawn:
 
 @judge(PAPER, "text_optimizer_time", "under_8_s")
 def under_8_s(context: Context) -> Finding:
-    """The slowest search of all models and clusters."""
+    """Holds if the slowest search over all models and clusters takes less than the printed 8 seconds."""
     seconds = {
         entry.name: max(plan_in(entry.log, name, f"the search of {entry.name}")["search_seconds"] for name in READINGS)
         for entry in entries(context)
@@ -149,7 +149,7 @@ def under_8_s(context: Context) -> Finding:
 
 @drawing(PAPER, "text_weight_size_lm")
 def size_of_lm(context: Context) -> Drawn:
-    """Bytes and LSTM layers from the profile's rows."""
+    """The language model's bytes and LSTM layers, from its profile, beside the paper's."""
     log, paper = context.log(), context.result.reported
     lstms = sum(row["what"] == "layer" and row["name"].startswith("lstm") for row in log.rows) if log else None
     size = log.summary["weight_bytes"] / 1e9 if log else None

@@ -1,4 +1,4 @@
-"""Figure 15: how well the partitioner's cost model foresees the throughput of VGG-16's partitions."""
+"""Figure 15: how well the partitioner's cost model predicts the throughput of VGG-16's partitions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pipelag.results.verdict import Finding, NotLogged, judge
 PAPER = "pipedream"
 STRONG = 0.95
 STRONG_WORDS = "strongly linear: Pearson's r of 0.95 or more (nine tenths of the variance)"
-FEWEST = 8  # partitions that a correlation is taken over
-FORMS = {"paper": PRINTED, "ring": RING}  # the cost's form, and the plan that the search by it gives
+FEWEST = 8  # the least number of partitions for a correlation
+FORMS = {"paper": PRINTED, "ring": RING}  # by form of the cost, the plan that its search gives
 TITLES = {"paper": "VGG-16, 16 workers, cost as printed", "ring": "VGG-16, 16 workers, a ring's cost"}
 HERE = "VGG-16 of half width, two workers here"
-MARKERS = {"data parallelism": "^", "the optimiser's choice": "D"}  # as the paper has them
+MARKERS = {"data parallelism": "^", "the optimiser's choice": "D"}  # as in the paper
 Point = tuple[str, float, float]  # (plan, predicted, real samples per second)
 
 
 def partitions(context: Context, form: str) -> list[Point]:
-    """Every partition and both chosen plans over 16 workers: predicted by a form of the cost, and timed."""
+    """Every partition over 16 workers and both chosen plans: throughput predicted by a form of the cost, and timed."""
     log = context.log(panel="timed")
     rows = [row for row in log.rows if row["what"] == "plan"] if log else []
     batch = log.summary["batch"] if log else 1
@@ -32,7 +32,7 @@ def partitions(context: Context, form: str) -> list[Point]:
 
 
 def measured_here(context: Context) -> list[Point]:
-    """The real two-worker partitions: predicted from the profile of this machine, and measured."""
+    """The two-worker partitions of this machine: throughput predicted from its profile, and measured."""
     profile = context.log(panel="measured", arm="profile")
     points = []
     for item in context.select(panel="measured", arm="two workers"):
@@ -48,7 +48,7 @@ def measured_here(context: Context) -> list[Point]:
 
 @drawing(PAPER, "figure_15")
 def figure_15(context: Context) -> Drawn:
-    """Predicted by both forms of the cost against timed, and predicted against measured."""
+    """Simulated throughput against that predicted by each form of the cost; and measured against predicted."""
     rows: list[dict[str, object]] = []
     for form, chosen in FORMS.items():
         kinds = {ALONE: "data parallelism", chosen: "the optimiser's choice"}
@@ -57,7 +57,7 @@ def figure_15(context: Context) -> Drawn:
             for name, p, r in partitions(context, form)
             if name not in FORMS.values() or name == chosen
         ]
-        rows += sorted(of_form, key=lambda row: row["kind"] != "partition")  # the crowd first
+        rows += sorted(of_form, key=lambda row: row["kind"] != "partition")  # the chosen plans are drawn on top
     rows += [
         {"panel": HERE, "kind": "partition", "plan": name, "predicted": predicted, "real": real}
         for name, predicted, real in measured_here(context)
@@ -76,10 +76,10 @@ def figure_15(context: Context) -> Drawn:
 
 
 def linear(points: Sequence[Point]) -> float:
-    """Pearson's correlation.
+    """Pearson's correlation of predicted and real throughput.
 
     Raises:
-        NotLogged: too few points.
+        NotLogged: there are fewer than `FEWEST` points.
     """
     if len(points) < FEWEST:
         raise NotLogged(f"only {len(points)} partitions are logged, of at least {FEWEST}")
@@ -88,7 +88,10 @@ def linear(points: Sequence[Point]) -> float:
 
 @judge(PAPER, "figure_15", "correlated")
 def correlated(context: Context) -> Finding:
-    """Over 16 workers: predicted by the recurrence as printed, timed by discrete events; a ring's cost beside it."""
+    """Holds if Pearson's r over partitions on 16 workers is at least 0.95, by the printed recurrence.
+
+    "Real" throughput is simulated by discrete events. The verdict also gives r by a ring's cost.
+    """
     printed, ring = (linear(partitions(context, form)) for form in FORMS)
     count = len(partitions(context, "paper"))
     why = (
@@ -99,7 +102,7 @@ def correlated(context: Context) -> Finding:
 
 @judge(PAPER, "figure_15", "correlated_here")
 def correlated_here(context: Context) -> Finding:
-    """Over two workers of this machine."""
+    """Holds if Pearson's r over partitions on two workers of this machine is at least 0.95."""
     points = measured_here(context)
     why = f"r = {linear(points):.3f} over {len(points)} partitions"
     return measured(context, linear(points) >= STRONG, why, STRONG_WORDS, panel="measured")
@@ -107,7 +110,7 @@ def correlated_here(context: Context) -> Finding:
 
 @judge(PAPER, "figure_15", "best_chosen")
 def best_chosen(context: Context) -> Finding:
-    """Timed throughput of the choice by the recurrence as printed, against all partitions tried."""
+    """Holds if the plan chosen by the printed recurrence has the highest timed throughput of all partitions tried."""
     rates = {name: rate for name, _, rate in partitions(context, "paper")}
     if PRINTED not in rates or len(rates) < FEWEST:
         raise NotLogged("the partitions have no log")

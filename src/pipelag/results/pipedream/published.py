@@ -1,4 +1,4 @@
-"""The plans for every profile that PipeDream's authors published; not in the paper."""
+"""The plans for every profile that PipeDream's authors published. This is our result; it is not in the paper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "pipedream"
 RESULT = "profiles"
-LARGE_LAYERS = ("AlexNet", "VGG-16")  # fully connected layers that hold most of the weights
+LARGE_LAYERS = ("AlexNet", "VGG-16")  # networks whose fully connected layers hold most of the weights
 TRANSLATION = ("GNMT-8", "GNMT-16")
 SLOW = "4x4 (A)"
 SAME = 0.995
@@ -23,7 +23,7 @@ NAMES = {PRINTED: "recurrence as printed", RING: "a ring's cost"}
 
 @drawing(PAPER, RESULT)
 def profiles(context: Context) -> Drawn:
-    """A row per profile; on each cluster the plan by either form of the cost, and its speedup."""
+    """A row per profile: on each cluster the plan by either form of the cost, and its speedup."""
     rows: list[dict[str, Cell]] = []
     for model in context.values("model"):
         row: dict[str, Cell] = {"model": model, "batch": context.select(model=model)[0].arm.spec.batch}
@@ -48,7 +48,7 @@ def profiles(context: Context) -> Drawn:
 
 
 def plans(context: Context, models: Iterable[str], reading: str) -> dict[str, tuple[str, float]]:
-    """By profile and cluster: the plan by this form of the cost, and its speedup over data parallelism."""
+    """By profile and cluster, the plan by this form of the cost and its speedup over data parallelism."""
     by_place = {}
     for model in models:
         for servers in context.values("servers"):
@@ -62,14 +62,14 @@ def plans(context: Context, models: Iterable[str], reading: str) -> dict[str, tu
 def verdict_on(
     context: Context, holds: bool | None, count: int, others: Sequence[str], otherwise: str, tolerance: str = "exact"
 ) -> Finding:
-    """A verdict on so many plans, those named that are otherwise."""
+    """The finding on this many plans; its sentence names the exceptions (`others`), described by `otherwise`."""
     why = f"of {count} plans {otherwise}: {', '.join(others) or 'none'}"
     return measured(context, holds, why, tolerance, what="plan")
 
 
 @judge(PAPER, RESULT, "at_least_one_here")
 def at_least_one(context: Context) -> Finding:
-    """Every plan, timed."""
+    """Holds if no plan by a ring's cost is slower than data parallelism, rounded to hundredths."""
     every = plans(context, context.values("model"), RING)
     slower = [f"{name} {gain:.2f}x" for name, (_, gain) in every.items() if gain < SAME]
     return verdict_on(context, not slower, len(every), slower, "slower", SAME_WORDS)
@@ -77,7 +77,7 @@ def at_least_one(context: Context) -> Finding:
 
 @judge(PAPER, RESULT, "slower_as_printed_here")
 def slower_as_printed(context: Context) -> Finding:
-    """More than half of them."""
+    """Holds if more than half of the plans by the printed recurrence on Cluster-A are slower than data parallelism."""
     every = plans(context, context.values("model"), PRINTED)
     slow = {name: gain for name, (_, gain) in every.items() if name.endswith(SLOW)}
     slower = [f"{name} {gain:.2f}x" for name, gain in slow.items() if gain < SAME]
@@ -86,7 +86,10 @@ def slower_as_printed(context: Context) -> Finding:
 
 @judge(PAPER, RESULT, "compact_weights_here")
 def compact_weights(context: Context) -> Finding:
-    """Section 5.2's reason for ResNet-50: compact weights and large outputs."""
+    """Holds if a ring's cost gives data parallelism for every convolutional network without large dense layers.
+
+    Section 5.2 gives the reason for ResNet-50: its weights are compact and its outputs large.
+    """
     compact = [model for model in context.values("model") if model not in (*LARGE_LAYERS, *TRANSLATION)]
     every = plans(context, compact, RING)
     others = [f"{name} {config}" for name, (config, _) in every.items() if not config.isdigit()]
@@ -95,7 +98,7 @@ def compact_weights(context: Context) -> Finding:
 
 @judge(PAPER, RESULT, "translation_pipelined_here")
 def translation_pipelined(context: Context) -> Finding:
-    """Any plan of several stages, by both forms of the cost."""
+    """Holds if both translation models get a plan of several stages on every cluster, by both forms of the cost."""
     by_reading = [plans(context, TRANSLATION, reading) for reading in READINGS]
     alone = [[name for name, (config, _) in every.items() if config.isdigit()] for every in by_reading]
     others = [f"{name} ({NAMES[reading]})" for reading, names in zip(READINGS, alone, strict=True) for name in names]

@@ -1,4 +1,4 @@
-"""Figures 2, 3, 4, 5, 8 and 9: schedules, and the weight versions that a minibatch meets."""
+"""Figures 2, 3, 4, 5, 8 and 9: schedules, and the weight versions that a minibatch reads. All claims are exact."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pipelag.results.timelines import FOLLOWED, Row, at_once, busy_once_full, dr
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 PAPER = "pipedream"
-ALMOST = 1e-9  # time units: rounding
+ALMOST = 1e-9  # time units, for rounding errors
 
 
 def after(row: Row) -> str:
-    """W(k): the stage's weights after minibatch k's update."""
+    """The label W(k) of a pass that reads the stage's weights after minibatch k's update."""
     return f"W({row['reads']})"
 
 
@@ -34,19 +34,19 @@ def figure_3(context: Context) -> Drawn:
 
 @drawing(PAPER, "figure_4")
 def figure_4(context: Context) -> Drawn:
-    """1F1B; minibatch 5 strongly."""
+    """1F1B with minibatch 5 highlighted."""
     return draw(context, arm="weight stashing", until=24)
 
 
 @drawing(PAPER, "figure_5")
 def figure_5(context: Context) -> Drawn:
-    """All workers with their transfers; the third is what the paper shows."""
+    """All workers with their transfers; the paper shows only the third."""
     return draw(context, follow=None, until=24)
 
 
 @drawing(PAPER, "figure_8")
 def figure_8(context: Context) -> Drawn:
-    """1F1B-RR on two replicas and one; minibatches numbered from 0, so that worker 1 has the even ones."""
+    """1F1B-RR with two replicas of stage 1; minibatches are numbered from 0, so that worker 1 has the even ones."""
     return draw(context, follow=None, unit="time (units of the figure)", numbered_from=0)
 
 
@@ -57,14 +57,14 @@ def figure_9(context: Context) -> Drawn:
 
 
 def of_worker(log: RunLog, worker: int, kinds: str = "FB") -> list[Row]:
-    """A worker's passes (from 0) of these kinds, in time order."""
+    """A worker's passes of these kinds, in the order of time. worker: counted from 0."""
     rows = [row for row in log.rows if row["worker"] == worker and row["kind"] in kinds]
     return sorted(rows, key=lambda row: row["start"])
 
 
 @judge(PAPER, "figure_2", "one_worker_at_a_time")
 def one_at_a_time(context: Context) -> Finding:
-    """Of all workers, each of which computes at some time."""
+    """Holds if never more than one worker is busy, while each of them computes at some time."""
     log = log_of(context)
     working, most = len({row["worker"] for row in log.rows if row["kind"] in "FB"}), at_once(log)
     why = f"at most {most} of {log.summary['workers']} are busy at a time, {working} of them at some time"
@@ -72,7 +72,7 @@ def one_at_a_time(context: Context) -> Finding:
 
 
 def used(log: RunLog) -> float:
-    """The share of the workers' time in which they compute, from the first pass to the last."""
+    """The share of time in which the workers compute, from the first pass to the last."""
     rows = [row for row in log.rows if row["kind"] in "FB"]
     span = max(row["end"] for row in rows) - min(row["start"] for row in rows)
     return sum(row["end"] - row["start"] for row in rows) / (span * log.summary["workers"])
@@ -80,7 +80,7 @@ def used(log: RunLog) -> float:
 
 @judge(PAPER, "figure_2", "a_quarter_used")
 def quarter(context: Context) -> Finding:
-    """Busy time over worker time, added up over the rows."""
+    """Holds if the workers compute for exactly one over their number, a quarter, of their time."""
     share = used(log_of(context))
     one_worker = 1 / context.result.reported["workers"]
     return exact(abs(share - one_worker) < ALMOST, f"workers compute for {share:.4f} of their time")
@@ -88,7 +88,10 @@ def quarter(context: Context) -> Finding:
 
 @judge(PAPER, "figure_3", "idle_at_flush")
 def flush_idles(context: Context) -> Finding:
-    """Every worker between its first pass of a minibatch and its first of the next."""
+    """Holds if every worker idles at every flush.
+
+    Its idle time is counted from its first pass of a minibatch to its first pass of the next.
+    """
     log = log_of(context, arm=str(context.result.reported["m"]))
     waits: list[float] = []
     for worker in range(log.summary["workers"]):
@@ -105,7 +108,7 @@ def flush_idles(context: Context) -> Finding:
 
 @judge(PAPER, "figure_3", "bubble_falls_with_m")
 def bubble_falls(context: Context) -> Finding:
-    """Over m = 1, 2, 4, 8, 16."""
+    """Holds if the share of idle time falls at each step of m, the number of microbatches."""
     shares = [(int(arm), 1 - used(log_of(context, arm=arm))) for arm in context.values("arm")]
     falling = all(a[0] < b[0] and a[1] > b[1] + ALMOST for a, b in pairwise(shares))
     return exact(falling, "idle share by m: " + ", ".join(f"{m}: {100 * share:.1f} %" for m, share in shares))
@@ -113,7 +116,7 @@ def bubble_falls(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "noam")
 def noam(context: Context) -> Finding:
-    """Forwards of stage 1 before its first backward."""
+    """Holds if stage 1 begins exactly NOAM = 4 forwards before its first backward."""
     log = log_of(context, arm="weight stashing")
     first_backward = min(row["start"] for row in passes(log, kind="B") if row["stage"] == 1)
     admitted = sum(row["stage"] == 1 and row["start"] < first_backward for row in passes(log, kind="F"))
@@ -124,7 +127,10 @@ def noam(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "all_busy")
 def all_busy(context: Context) -> Finding:
-    """From the moment the first minibatch has come back until no more come in; at least a minibatch of each worker."""
+    """Holds if no worker waits from the end of the first minibatch until the last one enters.
+
+    This steady state must last at least as long as a forward and a backward.
+    """
     log = log_of(context, arm="weight stashing")
     busy, start, end = busy_once_full(log)
     period = 1 + context.paper.results["figure_2"].reported["backward_over_forward"]
@@ -134,7 +140,7 @@ def all_busy(context: Context) -> Finding:
 
 
 def followed(log: RunLog, kind: str) -> list[Row]:
-    """The forwards or backwards of minibatch 5, by stage; for a judge."""
+    """The forwards or backwards of minibatch 5, by stage. Raises `NotLogged` if there are none."""
     rows = passes(log, FOLLOWED, kind)
     if not rows:
         raise NotLogged(f"the log has no minibatch {FOLLOWED}")
@@ -142,25 +148,29 @@ def followed(log: RunLog, kind: str) -> list[Row]:
 
 
 def versions_read(log: RunLog, kind: str) -> list[int]:
-    """After how many updates of its stage each of these passes reads its weights."""
+    """The weight version that minibatch 5's passes of a kind read, by stage: the number of updates that made it."""
     return [row["reads"] for row in followed(log, kind)]
 
 
 def seen_by(log: RunLog, row: Row) -> int:
-    """How many updates its stage has made when a pass begins: backwards that have ended there."""
+    """The number of updates that a pass's stage has made when the pass begins, counted by its finished backwards."""
     return sum(
         other["stage"] == row["stage"] and other["end"] <= row["start"] + ALMOST for other in passes(log, kind="B")
     )
 
 
 def agreeing(log: RunLog, rows: list[Row]) -> bool:
-    """Whether these forwards read what their stage's updates had made by then: the logged versions, counted again."""
+    """Whether the logged version of each of these passes is the number of updates made by then (`seen_by`)."""
     return all(row["reads"] == seen_by(log, row) for row in rows)
 
 
 @judge(PAPER, "figure_4", "updates_between")
 def updates_between(context: Context) -> Finding:
-    """What the forward and, without stashing, the backward of minibatch 5 read on stage 1; and when updates come."""
+    """Holds if, without stashing, minibatch 5's passes on stage 1 read the printed versions.
+
+    The forward reads the version after minibatch 1's update, the backward that after those of 2, 3 and 4 as well. Both
+    must also agree with the times of the updates (`agreeing`).
+    """
     log = log_of(context, arm="no stashing")
     forward, backward = (followed(log, kind)[0] for kind in "FB")
     reported = context.result.reported["stage1_minibatch5"]
@@ -176,7 +186,7 @@ def updates_between(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "versions_by_stage")
 def versions_by_stage(context: Context) -> Finding:
-    """The last update that minibatch 5's forward has seen, on every stage."""
+    """Holds if minibatch 5's forward reads the printed version on every stage, and the times of updates agree."""
     log = log_of(context, arm="weight stashing")
     rows = followed(log, "F")
     read = [row["reads"] for row in rows]
@@ -187,7 +197,7 @@ def versions_by_stage(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "vertical_sync")
 def vertical_sync(context: Context) -> Finding:
-    """What both passes of minibatch 5 read on every stage."""
+    """Holds if both passes of minibatch 5 read the first stage's printed version on every stage."""
     log = log_of(context, arm="vertical sync")
     read = {kind: versions_read(log, kind) for kind in "FB"}
     first = context.result.reported["minibatch_5_versions"][0]
@@ -197,7 +207,10 @@ def vertical_sync(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "staleness")
 def staleness(context: Context) -> Finding:
-    """Every pass of the minibatches after the first n: minibatch t + 1 makes w(t+1)."""
+    """Holds if every pass after the first n minibatches reads the version of the printed formulas.
+
+    Minibatch t + 1 makes w(t+1). Both with weight stashing and with vertical sync (ambiguity C10).
+    """
     words, holds = [], True
     for arm, each_its_own in (("weight stashing", True), ("vertical sync", False)):
         log = log_of(context, arm=arm)
@@ -212,9 +225,9 @@ def staleness(context: Context) -> Finding:
 
 
 def sent_and_covered(log: RunLog, worker: int, kind: str) -> tuple[float, float]:
-    """Units of a worker's steady state in which it sends what passes of a kind made; those in which it computes, too.
+    """How long a worker sends the outputs of passes of a kind, and for how much of that it computes another minibatch.
 
-    Computes another minibatch, that is. The steady state: from its first backward's end until its last forward.
+    Both in time units of its steady state, from the end of its first backward until its last forward.
     """
     rows = of_worker(log, worker)
     start = min(row["end"] for row in rows if row["kind"] == "B")
@@ -223,7 +236,7 @@ def sent_and_covered(log: RunLog, worker: int, kind: str) -> tuple[float, float]
     for send in of_worker(log, worker, "send"):
         length = send["end"] - send["start"]
         source = next(row for row in rows if row["kind"] == kind and row["minibatch"] == send["minibatch"])
-        of_kind = abs(source["end"] - send["start"]) <= length  # it leaves when the pass ends, behind at most one other
+        of_kind = abs(source["end"] - send["start"]) <= length  # at most one other send goes before it
         if not of_kind or not start <= send["start"] <= end:
             continue
         sent += length
@@ -237,7 +250,10 @@ def sent_and_covered(log: RunLog, worker: int, kind: str) -> tuple[float, float]
 
 @judge(PAPER, "figure_5", "overlap")
 def overlap(context: Context) -> Finding:
-    """Worker 3's transfers in its steady state, both directions."""
+    """Holds if worker 3 computes another minibatch during at least half of its sending, and some in each direction.
+
+    This is our reading of "significant overlap", in the worker's steady state.
+    """
     log = log_of(context)
     parts = {what: sent_and_covered(log, 2, kind) for what, kind in (("activations", "F"), ("gradients", "B"))}
     missing = [what for what, (sent, _) in parts.items() if not sent]
@@ -255,7 +271,7 @@ def overlap(context: Context) -> Finding:
 
 @judge(PAPER, "figure_8", "round_robin")
 def round_robin(context: Context) -> Finding:
-    """Who takes which minibatches, numbered from 0."""
+    """Holds if worker 1 takes the even minibatches, worker 2 the odd ones and worker 3 all, numbered from 0."""
     log = log_of(context)
     taken = [sorted({row["minibatch"] for row in of_worker(log, worker)}) for worker in range(3)]
     every = list(range(log.summary["minibatches"]))
@@ -265,7 +281,7 @@ def round_robin(context: Context) -> Finding:
 
 @judge(PAPER, "figure_8", "same_replica")
 def same_replica(context: Context) -> Finding:
-    """Forward and backward per minibatch and stage."""
+    """Holds if for every minibatch and stage the forward and the backward run on the same worker."""
     places: dict[tuple[int, int], dict[str, set[int]]] = {}
     for row in passes(log_of(context)):
         places.setdefault((row["stage"], row["minibatch"]), {}).setdefault(row["kind"], set()).add(row["worker"])
@@ -275,7 +291,10 @@ def same_replica(context: Context) -> Finding:
 
 @judge(PAPER, "figure_8", "two_units_each")
 def two_units(context: Context) -> Finding:
-    """How far a worker's backwards of the steady state are apart, over the workers of its stage."""
+    """Holds if each stage finishes one minibatch per 2 time units in the steady state.
+
+    This is the time between a worker's backwards, divided by the number of workers of its stage.
+    """
     log = log_of(context)
     stage_of = {row["worker"]: row["stage"] for row in passes(log)}
     rates: list[float] = []
@@ -283,7 +302,7 @@ def two_units(context: Context) -> Finding:
         count = list(stage_of.values()).count(stage)
         ends = [row["end"] for row in of_worker(log, worker, "B")]
         admitted = sum(row["start"] < ends[0] for row in of_worker(log, worker, "F"))
-        steady = ends[: len(ends) - admitted + 1]  # those after which another minibatch comes in
+        steady = ends[: len(ends) - admitted + 1]  # without those after the last minibatch has entered
         if len(steady) < 2:
             raise NotLogged("too few minibatches are logged for a steady state")
         rates += [(b - a) / count for a, b in pairwise(steady)]
@@ -293,7 +312,7 @@ def two_units(context: Context) -> Finding:
 
 @judge(PAPER, "figure_8", "noam_two")
 def noam_two(context: Context) -> Finding:
-    """Forwards of each input replica before its first backward."""
+    """Holds if each replica of the input stage begins exactly NOAM = 2 forwards before its first backward."""
     log = log_of(context)
     admitted = []
     for worker in (0, 1):
@@ -305,7 +324,10 @@ def noam_two(context: Context) -> Finding:
 
 @judge(PAPER, "figure_9", "same_within_stage")
 def same_within(context: Context) -> Finding:
-    """Forward against backward, on all stages; and the forward's version against the updates made by then."""
+    """Holds if minibatch 5's forward and backward read the same version on every stage.
+
+    The forward's version must also agree with the times of the updates (`agreeing`).
+    """
     log = log_of(context)
     forward, backward = (versions_read(log, kind) for kind in "FB")
     holds = forward == backward and agreeing(log, followed(log, "F"))
@@ -314,7 +336,7 @@ def same_within(context: Context) -> Finding:
 
 @judge(PAPER, "figure_9", "different_across")
 def different_across(context: Context) -> Finding:
-    """All stages differ; stages 1 and 2 as reported."""
+    """Holds if minibatch 5 reads a different version on every stage, and the printed ones on stages 1 and 2."""
     seen = versions_read(log_of(context), "F")
     reported = context.result.reported["minibatch_5_versions"]
     printed = [reported["stage_1"], reported["stage_2"]]

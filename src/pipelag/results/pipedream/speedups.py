@@ -1,4 +1,4 @@
-"""Table 1: the plans found for models and clusters, and how much faster they are than data parallelism."""
+"""Table 1: the plans found for models and clusters, and their speedups over data parallelism."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAST = "2x8 (B)"
 
 
 def epochs_gain(context: Context, entry: Entry) -> float | None:
-    """How many times fewer epochs PipeDream needs than data parallelism, of what is trained for this row."""
+    """Data parallelism's epochs to the target over PipeDream's; None if nothing is trained for this row."""
     model = entry.paper["model"]
     if entry.note == "80 per GPU" or model not in METRICS or entry.log is None or not entry.trained:
         return None
@@ -44,14 +44,14 @@ def epochs_gain(context: Context, entry: Entry) -> float | None:
 
 
 def to_target(context: Context, entry: Entry) -> float | None:
-    """The paper's plan's speedup to the target: epochs as trained, time per epoch as timed."""
+    """The paper's plan's speedup to the target: trained epochs times timed seconds per epoch; None without logs."""
     speed, epochs = entry.papers_plan(), epochs_gain(context, entry)
     return speed * epochs if speed and epochs else None
 
 
 @drawing(PAPER, "table_1")
 def table_1(context: Context) -> Drawn:
-    """A row per model and cluster: the paper's plan and speedup; ours by both forms of the cost, and of its plan."""
+    """A row per model and cluster: the paper's plan and speedups; our plans and speedups by both forms of the cost."""
     printed, ring, papers = "ours, recurrence as printed", "ours, a ring's cost", "ours, the paper's config"
     cols = [
         Col("Model", lambda e: e.paper["model"] + (f" ({e.note})" if e.note else "")),
@@ -88,13 +88,13 @@ def table_1(context: Context) -> Drawn:
 
 
 def idle_stages(plan: Row | None) -> list[int]:
-    """The numbers of a plan's stages that have nothing to compute; none without a plan."""
+    """The numbers of a plan's stages that compute nothing; empty without a plan."""
     stages = enumerate(plan["stages"] if plan else [], start=1)
     return [number for number, stage in stages if stage["forward_ms"] + stage["backward_ms"] == 0]
 
 
 def without_work(entry: Entry, reading: str) -> str:
-    """Which stages of a found plan compute nothing, in words; or empty."""
+    """A note on the stages of a found plan that compute nothing; or empty."""
     idle = idle_stages(planned(entry.log, reading))
     if not idle:
         return ""
@@ -103,14 +103,14 @@ def without_work(entry: Entry, reading: str) -> str:
 
 
 def profile_note(context: Context) -> str:
-    """Which profiles the plans rest on."""
+    """The sources of the profiles behind the plans, in words."""
     sources = {i.arm.spec.published for i in context.select(what="plan")}
     words = {True: "the authors' published profiles", False: "rooflines of data sheets"}
     return "profiles: " + " and ".join(words[source] for source in sorted(sources, reverse=True))
 
 
 def both_speedups(entry: Entry) -> str:
-    """The printed recurrence's and a ring's, in words."""
+    """The speedups of the plans by the printed recurrence and by a ring's cost, in words."""
     return (
         f"{need(entry.speedup(PRINTED), entry.name):.2f}x (a ring's cost: {need(entry.speedup(RING), entry.name):.2f}x)"
     )
@@ -118,7 +118,7 @@ def both_speedups(entry: Entry) -> str:
 
 @judge(PAPER, "table_1", "at_least_one")
 def at_least_one(context: Context) -> Finding:
-    """Every row, by the plans of both forms of the cost."""
+    """Holds if no row's plan is slower than data parallelism, as rounded; both forms of the cost must agree."""
     rows = list(entries(context))
     slower = [[e for e in rows if need(e.speedup(reading), e.name) < 0.995] for reading in READINGS]
     below = [f"{entry.name} {both_speedups(entry)}" for entry in rows if any(entry in some for some in slower)]
@@ -129,7 +129,10 @@ def at_least_one(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "one_where_data_parallel")
 def one_where_data_parallel(context: Context) -> Finding:
-    """The rows at 1.00x, those that are data parallel, and the paper's; by the recurrence as printed."""
+    """Holds if the same rows have a speedup of 1.00x, have data parallelism as their plan, and are 1x in the paper.
+
+    By the printed recurrence.
+    """
     rows = list(entries(context))
     ones = [e.name for e in rows if abs(need(e.speedup(PRINTED), e.name) - 1) < 0.005]
     chosen = [e.name for e in rows if str(e.config(PRINTED)).isdigit()]
@@ -145,7 +148,10 @@ def listed(names: list[str]) -> str:
 
 
 def same_plans(model: str) -> Any:
-    """A judge: whether the partitioner gives the paper's plan in all rows of a model, by both forms of the cost."""
+    """A judge that decides whether the partitioner gives the paper's plan in all rows of a model.
+
+    Both forms of the cost must agree.
+    """
 
     def same(context: Context) -> Finding:
         texts, rows = [], []
@@ -179,7 +185,10 @@ for _claim, _model in (
 
 @judge(PAPER, "table_1", "gnmt8_less_overhead")
 def less_overhead(context: Context) -> Finding:
-    """The share of its time that data parallelism over 16 GPUs waits for gradients; each model's own."""
+    """Holds if data parallelism's overhead on 2x8 (B) is smaller for GNMT-8 than for GNMT-16, by at least a point.
+
+    The overhead is the share of its time that it waits for gradients.
+    """
     shares = {}
     for model in ("GNMT-8", "GNMT-16"):
         log = log_of(context, what="plan", model=model, servers=FAST)
@@ -195,7 +204,7 @@ def less_overhead(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "gnmt8_too_few_layers")
 def too_few_layers(context: Context) -> Finding:
-    """The stages of the straight plan over all workers of 2x8 that have nothing to compute; or that there is none."""
+    """Holds if GNMT-8 has no straight plan over all 16 workers, or one in which some stage computes nothing."""
     log = log_of(context, what="plan", model="GNMT-8", servers=FAST)
     straight = planned(log, "straight")
     stages = straight["stages"] if straight else []
@@ -211,7 +220,10 @@ def too_few_layers(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "epoch_speedups")
 def epoch_speedups(context: Context) -> Finding:
-    """The paper's own plan of every row that is not data parallel, timed."""
+    """Holds if the paper's plan has the printed speedup within a factor of 1.2 in every row that is not data parallel.
+
+    A row whose model has too few layers for the plan leaves the claim open.
+    """
     rows = [entry for entry in entries(context) if not str(entry.paper["config"]).isdigit()]
     for entry in rows:
         need(samples_per_second(entry.log, ALONE), entry.name)
@@ -227,7 +239,7 @@ def epoch_speedups(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "vgg16_gains_more_here")
 def slower_links(context: Context) -> Finding:
-    """VGG-16 on A and B, by the recurrence as printed."""
+    """Holds if VGG-16's speedup is larger on Cluster-A than on Cluster-B, by the printed recurrence."""
     slow, fast = (entry for entry in entries(context) if entry.paper["model"] == "VGG-16")
     gains = [need(entry.speedup(PRINTED), entry.name) for entry in (slow, fast)]
     why = f"{both_speedups(slow)} on {slow.paper['servers']}, {both_speedups(fast)} on {fast.paper['servers']}"
@@ -236,7 +248,10 @@ def slower_links(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "same_epochs")
 def same_epochs(context: Context) -> Finding:
-    """Of the models that are trained: in most of them PipeDream needs about as many epochs."""
+    """Holds if PipeDream needs about as many epochs to the target as data parallelism for most trained models.
+
+    About is within a quarter. Fails if for at least half of them it does not.
+    """
     outcomes, texts = [], []
     for model in METRICS:
         efficiency = against_data_parallelism(context, model)

@@ -1,4 +1,4 @@
-"""Epochs to a target: what trained runs say of PipeDream's statistical efficiency against data parallelism's."""
+"""Epochs to a target: PipeDream's statistical efficiency compared with data parallelism's, from trained runs."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from pipelag.results.verdict import NotLogged
 PIPED, ALONE = "PipeDream", "data parallelism"
 COLOURS = {ALONE: colours.BASELINE, PIPED: colours.PIPEDREAM}  # in curves and bars
 STYLES = {arm: (number, number) for arm, number in COLOURS.items()}
-METRICS = {"VGG-16": "accuracy", "GNMT-16": "bleu", "AWD-LM": "perplexity"}  # of what is trained
+METRICS = {"VGG-16": "accuracy", "GNMT-16": "bleu", "AWD-LM": "perplexity"}  # of the models that are trained
 UNITS = {"accuracy": "%", "bleu": "BLEU", "perplexity": "perplexity"}
-# Epochs to the target are "about" those of data parallelism within a quarter: so far apart are rows of the paper's that
-# it counts as alike (2.98x per epoch and 2.46x to the target, 2.34x and 2.92x).
+# Two numbers of epochs are "about" equal within a quarter. The paper counts rows as alike whose speedups per epoch and
+# to the target are that far apart (2.98x and 2.46x, 2.34x and 2.92x).
 ALIKE = 1.25
 ALIKE_WORDS = "within a quarter, as far as the paper's own speedups per epoch and to the target are apart"
 
 
 def curve(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
-    """(epoch, value) of every evaluation; empty without a log."""
+    """Pairs (epoch, value) of a run's evaluations; empty without a log."""
     return [(row["epoch"], row[metric]) for row in log.rows if row.get(metric) is not None] if log else []
 
 
 def reaches(value: float, goal: float, metric: str) -> bool:
-    """Whether a value is as good as a goal; of perplexities the lower is."""
+    """Whether a value is at least as good as a goal. Lower perplexities are better."""
     return value <= goal if metric == "perplexity" else value >= goal
 
 
 def printed_target(context: Context, model: str) -> float:
-    """The target of table 1."""
+    """The model's target in table 1."""
     return float(next(row["target"] for row in context.paper.results["table_1"].reported if row["model"] == model))
 
 
 def trainings(context: Context, **labels: str) -> list[Item]:
-    """The runs with these labels that train."""
+    """The training runs with these labels."""
     return [item for item in context.select(**labels) if item.arm.spec.kind == "train"]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is to be reached; `text` says it, and where it is not the paper's."""
+    """A value that runs have to reach. text: the goal in words, with where it comes from if it is not the paper's."""
 
     value: float
     metric: str
     text: str
 
     def arrivals(self, context: Context, **labels: str) -> Arrivals:
-        """When runs reach it, in epochs, by seed.
+        """When runs reach the goal, in epochs, by seed.
 
         Raises:
-            NotLogged: a seed that the scale does not leave out has no log.
+            NotLogged: a seed that the scale asks for has no log.
         """
         items = trainings(context, **labels)
         logs = {item.arm.seed: item.log for item in items if item.log is not None}
@@ -65,7 +65,7 @@ class Goal:
         return {seed: self.arrival(log) for seed, log in logs.items()}
 
     def arrival(self, log: RunLog) -> Arrival:
-        """When a run reaches it."""
+        """When a run reaches the goal, in epochs."""
         rows = [row for row in log.rows if row.get(self.metric) is not None]
         return Arrival.of(rows, lambda row: reaches(row[self.metric], self.value, self.metric))
 
@@ -73,13 +73,17 @@ class Goal:
 def goal_of(
     context: Context, model: str, runs: Mapping[str, str], printed: float | None = None, share: float = 0.95
 ) -> Goal:
-    """The paper's target where runs with these labels are the paper's; elsewhere a share of what they reach at best.
+    """The goal for a model: the paper's target, or, at scales that fall short of the paper, a share of the best value.
+
+    The best value is that of the runs with these labels, averaged over seeds.
 
     Args:
-        printed: the target; that of table 1 by default. share: of a perplexity, 2 - share times the best.
+        runs: the labels.
+        printed: the paper's target; by default that of table 1.
+        share: the share of the best value; a perplexity's goal is 2 - share times the best.
 
     Raises:
-        NotLogged: they have no log.
+        NotLogged: the runs have no log.
     """
     metric, arm = METRICS[model], runs["arm"]
     better = min if metric == "perplexity" else max
@@ -96,7 +100,7 @@ def goal_of(
 
 @dataclass(frozen=True)
 class Efficiency:
-    """When two arms come to one goal, in epochs."""
+    """When two arms reach a goal, in epochs."""
 
     goal: Goal
     first: Arrivals
@@ -104,22 +108,22 @@ class Efficiency:
 
     @property
     def by_rate(self) -> bool:
-        """Every run of both comes at a fall of the rate, so that the gain says nothing of the arms."""
+        """Whether every run of both arrives right after a fall of the learning rate; then the gain says nothing."""
         return by_rate(self.first, self.second)
 
     def mean(self) -> float | None:
-        """How many times fewer epochs the first needs, over seeds; None where there is none.
+        """The mean ratio of the second arm's epochs to the first's, as evaluated; None if the second never arrives.
 
-        By evaluations, of the seeds with which the second comes; 0 where the first never does.
+        Over the seeds with which the second arrives. If the first never arrives with one of them, its ratio is 0.
         """
         second = {seed: one for seed, one in self.second.items() if seed in self.first and not one.never}
         return Gain.of(self.first, second).evaluated.mean if second else None
 
     def gain(self, factor: float = 1.0) -> Gain:
-        """How many times fewer epochs the first needs, times a factor, as a value over seeds.
+        """The second arm's epochs over the first's, multiplied by a factor, over seeds.
 
         Raises:
-            NotLogged: with some seed the second does not come, so that nobody knows how many times later it would.
+            NotLogged: with some seed the second arm never arrives, so the ratio is unknown.
         """
         come = [seed for seed, one in self.second.items() if seed in self.first and not one.never]
         if not come or any(one.never for one in self.second.values()):
@@ -128,7 +132,7 @@ class Efficiency:
         return Gain.of(self.first, self.second, factor)
 
     def text(self, first: str = PIPED, second: str = ALONE) -> str:
-        """In words."""
+        """The epochs of both arms in words."""
         epochs = f"epochs to {self.goal.text}: {first} {in_words(self.first)}, {second} {in_words(self.second)}"
         falls = [one.by_rate for arm in (self.first, self.second) for one in arm.values()]
         many = "all" if self.by_rate else f"{sum(falls)} of {len(falls)}"
@@ -136,7 +140,7 @@ class Efficiency:
 
 
 def compared(context: Context, goal: Goal, first: Mapping[str, str], second: Mapping[str, str]) -> Efficiency:
-    """When two arms, by their labels, come to a goal.
+    """When two arms, given by their labels, reach a goal.
 
     Raises:
         NotLogged: one of them has no log.
@@ -149,13 +153,13 @@ def compared(context: Context, goal: Goal, first: Mapping[str, str], second: Map
 
 
 def against_data_parallelism(context: Context, model: str) -> Efficiency:
-    """PipeDream's epochs and data parallelism's to a model's target."""
+    """The epochs of PipeDream and of data parallelism to a model's target."""
     alone = {"model": model, "arm": ALONE}
     return compared(context, goal_of(context, model, alone), {"model": model, "arm": PIPED}, alone)
 
 
 def arrivals(context: Context, models: Iterable[str]) -> list[str]:
-    """What "to target" rests on: the target of each model, and when it is reached."""
+    """Notes on the columns "to target": the target of each model, and when its runs reach it."""
     sentences = []
     for model in models:
         try:

@@ -1,4 +1,4 @@
-"""Figures 10 and 11 and what the text says of time to accuracy: epochs as trained, time per epoch as timed."""
+"""Figures 10 and 11 and the text's times to accuracy: trained epochs times timed seconds per epoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pipelag.results.verdict import Finding, Judge, NotLogged, judge, need
 
 PAPER = "pipedream"
 CLUSTERS = ("4x4 (A)", "2x8 (B)")
-IMAGES = 1_281_167  # of ImageNet's training set: an epoch of the hours of figure 10
+IMAGES = 1_281_167  # in ImageNet's training set, which is an epoch in figure 10's hours
 VGG = "VGG-16"
 TITLES = {"accuracy": "top-1 accuracy (%)", "bleu": "BLEU"}
 
@@ -45,14 +45,14 @@ def data_of(item: Item) -> str:
 
 
 def panel_of(model: str, items: Sequence[Item]) -> str:
-    """What the panel of some runs shows: a model, its data, and the GPUs that its pipeline has."""
+    """The title of a panel: the model, its data, and the number of GPUs of its pipeline."""
     gpus = max((sum(phase.replicas) for item in items for phase in item.arm.spec.phases), default=0)
     data = next((data_of(item) for item in items if item.log is not None), "?")
     return f"{model}, {data}" + (f", {gpus} GPUs" if gpus else "")
 
 
 def level(context: Context, model: str, /, **runs: str) -> dict[str, float]:
-    """The target of a model as a line of a chart, by name; none where the runs that it rests on have no log."""
+    """A model's target as a horizontal line of a chart, by name; empty if the runs that it rests on have no log."""
     try:
         goal = goal_of(context, model, runs)
     except NotLogged:
@@ -61,7 +61,7 @@ def level(context: Context, model: str, /, **runs: str) -> dict[str, float]:
 
 
 def styles_of(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
-    """Colours and dashes of the arms: the same in all figures of the two that all have."""
+    """The colours and dashes of the arms; PipeDream and data parallelism have the same ones in all figures."""
     others = [arm for arm in dict.fromkeys(row["arm"] for row in rows) if arm not in STYLES]
     return STYLES | {arm: (number, number) for number, arm in enumerate(others, len(STYLES))}
 
@@ -76,7 +76,7 @@ def points_of(item: Item, metric: str, panel: str) -> list[dict[str, Any]]:
 
 @drawing(PAPER, "figure_11")
 def figure_11(context: Context) -> Drawn:
-    """A panel per model, a line per arm."""
+    """Accuracy or BLEU against epochs: a panel per model, a line per arm."""
     rows, axes = [], {}
     for model in context.values("model"):
         metric, items = METRICS[model], context.select(model=model)
@@ -89,9 +89,12 @@ def figure_11(context: Context) -> Drawn:
 
 
 def alike(model: str, judging: Callable[..., Finding] = sized) -> Judge:
-    """A judge: whether PipeDream needs about as many epochs to the model's target as data parallelism.
+    """A judge that decides whether PipeDream needs about as many epochs to a model's target as data parallelism.
 
-    judging: `trend` where the target is one of this scale's own.
+    About is within a quarter (`ALIKE`), wherever between two evaluations the runs arrive. The claim cannot be judged if
+    a fall of the learning rate decides the arrivals.
+
+    judging: `sized` for the paper's target, `trend` for a target of the scale's own.
     """
 
     def judged(context: Context) -> Finding:
@@ -111,7 +114,7 @@ judge(PAPER, "figure_11", "as_many_epochs_here")(alike(VGG, trend))
 
 @judge(PAPER, "figure_11", "ends_alike_here")
 def ends_alike(context: Context) -> Finding:
-    """Final accuracies, seed by seed."""
+    """Holds if the final accuracies of PipeDream and data parallelism are within two points, by the whole interval."""
     gap = Difference.of(*(by_seed(context, model=VGG, arm=arm) for arm in (PIPED, ALONE)))
     return trend(
         context, gap.within(-2, 2), f"PipeDream ends {gap.text()} points above", f"two points; {SEEDS}", model=VGG
@@ -119,19 +122,19 @@ def ends_alike(context: Context) -> Finding:
 
 
 def plan_name(arm: str, pipeline: str = "15-1") -> str:
-    """The plan by which an arm is timed: that which is trained."""
+    """The plan by which an arm is timed, the same as the one that is trained."""
     return pipeline if arm == PIPED else PLAN_ALONE
 
 
 def hours(context: Context, servers: str, arm: str) -> float | None:
-    """Timed hours of an epoch of ImageNet's images."""
+    """The timed hours of an epoch of ImageNet; None without a log."""
     rate = samples_per_second(context.log(what="plan", model=VGG, servers=servers), plan_name(arm))
     return IMAGES / rate / 3600 if rate else None
 
 
 @drawing(PAPER, "figure_10")
 def figure_10(context: Context) -> Drawn:
-    """A panel per cluster: both arms' curves over the hours that their epochs would take."""
+    """A panel per cluster: accuracy of both arms against the hours that their epochs would take."""
     rows = []
     for servers in CLUSTERS:
         for arm in (PIPED, ALONE):
@@ -143,14 +146,14 @@ def figure_10(context: Context) -> Drawn:
                 rows += [row | {"hours": row["epoch"] * epoch_hours} for row in points_of(item, "accuracy", panel)]
     if not rows:
         return not_logged("no plan or no training is logged")
-    longest = max(row["hours"] for row in rows)  # the clusters are to be compared
+    longest = max(row["hours"] for row in rows)  # both panels have the same axis, to compare the clusters
     x = Axis("hours", "time (hours; an epoch as simulated for ImageNet)", limits=(0, 1.03 * longest))
     y = Axis("value", TITLES["accuracy"], levels=level(context, VGG, model=VGG, arm=ALONE))
     return Drawn.of(Lines(x, y, line="arm", panel="panel", styles=styles_of(rows), shared_y=True), rows)
 
 
 def gains_of_vgg(context: Context) -> tuple[Efficiency, dict[str, float]]:
-    """Epochs to the target, and per cluster the timed speedup of an epoch of 15-1; for a judge."""
+    """VGG-16's epochs to the target, and the timed speedup per epoch of 15-1 by cluster."""
     efficiency = against_data_parallelism(context, VGG)
     speeds = {}
     for servers in CLUSTERS:
@@ -160,7 +163,11 @@ def gains_of_vgg(context: Context) -> tuple[Efficiency, dict[str, float]]:
 
 
 def earlier(judging: Callable[..., Finding]) -> Judge:
-    """A judge: whether PipeDream is earlier at the target on both clusters."""
+    """A judge that decides whether PipeDream reaches the target earlier than data parallelism on both clusters.
+
+    Its gain, epochs times timed seconds per epoch, must be above 1, wherever between two evaluations the runs arrive.
+    The claim cannot be judged if a fall of the learning rate decides the arrivals.
+    """
 
     def judged(context: Context) -> Finding:
         efficiency, speeds = gains_of_vgg(context)
@@ -179,7 +186,10 @@ judge(PAPER, "figure_10", "earlier_here")(earlier(trend))
 
 @judge(PAPER, "figure_10", "faster_on_B")
 def faster_on_b(context: Context) -> Finding:
-    """Hours of an epoch on A over those on B; both clusters train in the same epochs, having as many workers."""
+    """Holds if an epoch of either arm takes less time on Cluster-B than on Cluster-A, by more than rounding.
+
+    Both clusters have as many workers, so they need the same epochs.
+    """
     ratios = {}
     for arm in (PIPED, ALONE):
         slow, fast = (need(hours(context, servers, arm), f"{arm} on {servers}") for servers in CLUSTERS)
@@ -192,10 +202,10 @@ TASKS = {"image_classification": (VGG,), "translation": ("GNMT-16",), "language_
 
 
 def headline(context: Context, task: str) -> tuple[Gain, str]:
-    """The largest speedup to a target among a task's rows of table 1 that are trained; and how it comes about.
+    """The largest speedup to a target among the trained rows of a task in table 1, and its parts in words.
 
     Raises:
-        NotLogged: none of them is trained and timed.
+        NotLogged: no row is trained and timed.
     """
     speedups: list[tuple[Gain, str]] = []
     for entry in entries(context):
@@ -213,7 +223,7 @@ def headline(context: Context, task: str) -> tuple[Gain, str]:
 
 @drawing(PAPER, "text_headline_tta")
 def headline_tta(context: Context) -> Drawn:
-    """A row per task."""
+    """The largest speedup to a target per task, the paper's beside ours."""
     names = {"image_classification": "image classification", "translation": "translation"}
     names |= {"language_modeling": "language modelling", "video_captioning": "video captioning"}
 
@@ -236,7 +246,7 @@ def headline_tta(context: Context) -> Drawn:
 
 
 def as_fast(task: str) -> Any:
-    """A judge: whether the largest speedup of a task is the headline's."""
+    """A judge that decides whether the largest speedup of a task is the headline's, within a factor of 1.2."""
 
     def judged(context: Context) -> Finding:
         gain, why = headline(context, task)
@@ -265,7 +275,7 @@ for _claim, _task in (
 
 @judge(PAPER, "text_headline_tta", "language_ends_alike_here")
 def language_ends_alike(context: Context) -> Finding:
-    """Final perplexities, seed by seed."""
+    """Holds if PipeDream's final perplexity is within two percent of data parallelism's, by the whole interval."""
     ends = []
     for arm in (PIPED, ALONE):
         runs = every_run(context, f"{LANGUAGE} under {arm}", what="training", model=LANGUAGE, arm=arm)

@@ -91,7 +91,7 @@ def exponents(context: Context, what: str) -> tuple[float, float]:
 
 @drawing(PAPER, "table_4")
 def table_4(context: Context) -> Drawn:
-    """The paper's exponents beside those of the counts."""
+    """The paper's exponents beside those of our counts."""
 
     def counted(which: int) -> Any:
         return lambda row: exponents(context, row["mode"])[which] if context.log(what=row["mode"]) else None
@@ -171,7 +171,7 @@ def added(context: Context, arm: str) -> float:
 
 @drawing(PAPER, "text_t2_memory")
 def t2_buffer(context: Context) -> Drawn:
-    """A row per optimizer."""
+    """The memory that T2 adds, a row per optimizer."""
     cols = [
         Col("Optimizer", lambda arm: arm),
         Col("paper (%)", lambda arm: context.result.reported[arm]),
@@ -207,7 +207,7 @@ def share(context: Context, arm: str) -> tuple[float, float]:
 
 @drawing(PAPER, "text_recompute_compute_share")
 def compute_share(context: Context) -> Drawn:
-    """A row per model."""
+    """The share of recomputation in all operations, a row per model."""
 
     def counted(which: int) -> Any:
         return lambda arm: share(context, arm)[which] if context.log(arm=arm) else None

@@ -99,6 +99,6 @@ def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | Non
 
 @drawing(PAPER, "figure_7", "figure_12", "figure_13", "figure_14", "figure_19")
 def by_arm(context: Context) -> Drawn:
-    """A line per arm."""
+    """Score against epochs, a panel per task and a line per arm."""
     items = compared(context)
     return curves(context, learning(replace(context, items=items)), items, grids=context.name == "figure_13")

@@ -136,7 +136,7 @@ SPLIT = {"split": "2"}
 
 
 def best_and_last(context: Context, *arms: str, **labels: str) -> str:
-    """The best and the last accuracies of arms, in words."""
+    """The best and the final accuracies of arms, in words."""
     last = ", ".join(f"{arm} {mean_text(list(final(context, arm=arm, **labels).values()))}" for arm in arms)
     return f"best accuracy {outcomes_of(context, *arms, **labels)}; at the end {last}"
 
@@ -168,7 +168,7 @@ def transformer_needs_t2(context: Context) -> Finding:
 
 
 def worth(context: Context, task: str, split: str, measure: Callable[..., dict[int, float]] = best) -> dict[int, float]:
-    """What T2 adds to T1, by seed, in the best score or another measure."""
+    """The points that T2 adds to T1 by seed, in the best score or another measure. split: "2" for twice the stages."""
     with_t2, t1_alone = (measure(context, task=task, arm=arm, split=split) for arm in ("T1+T2", "T1"))
     return {seed: minus(with_t2[seed], t1_alone[seed]) for seed in with_t2 if seed in t1_alone}
 

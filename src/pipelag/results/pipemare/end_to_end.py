@@ -45,7 +45,7 @@ def utilisation(context: Context, dataset: str, method: str) -> float:
 
 
 def warmed_up(context: Context, dataset: str) -> BySeed:
-    """PipeMareW's amortised utilisation by seed (section 4)."""
+    """PipeMareW's amortised utilisation on a data set, by seed (section 4)."""
     task, alone = TASK_OF[dataset], gpipe(context, dataset)["utilisation"]
     return amortised(context, alone, goal(context, task), task=task, arm="T1+T2+W")
 

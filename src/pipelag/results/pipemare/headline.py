@@ -144,7 +144,7 @@ def bound(context: Context, tasks: tuple[str, ...], most: float, words: str) -> 
 
 @drawing(PAPER, "text_quality_bound")
 def quality_bound(context: Context) -> Drawn:
-    """A row per task and variant."""
+    """Best and final scores and their gaps to Sync, a row per task and variant."""
     rows = [(task, arm) for task in TASK_OF.values() for arm in variants(context, task)]
 
     def gap(row: tuple[str, str], measure: Callable[..., BySeed]) -> str | None:

@@ -18,17 +18,17 @@ PAPER = "pipemare"
 
 
 def lemma_1(tau: int, curvature: float = 1.0) -> float:
-    """(2 / lambda) sin(pi / (4 tau + 2))."""
+    """Lemma 1's bound on stable step sizes, (2 / lambda) sin(pi / (4 tau + 2))."""
     return 2 / curvature * sin(pi / (4 * tau + 2))
 
 
 def lemma_rows(log: RunLog | None, number: int) -> list[dict[str, Any]]:
-    """The rows of a lemma."""
+    """The logged rows of a lemma; empty without a log."""
     return [row for row in log.rows if row["lemma"] == number] if log else []
 
 
 def lemma_table(number: int, *settings: Col) -> None:
-    """Register the table of a lemma: its bound beside the eigenvalues' limit."""
+    """Register the table of a lemma: its bound beside the largest stable step size by eigenvalues."""
 
     def draw(context: Context) -> Drawn:
         cols = [
@@ -48,7 +48,7 @@ lemma_table(3, Col("beta", "beta", "{:g}"))
 
 
 def needed_rows(context: Context, number: int) -> list[dict[str, Any]]:
-    """For a judge."""
+    """`lemma_rows` for a judge. Raises `NotLogged` if there are none."""
     rows = lemma_rows(context.log(), number)
     if not rows:
         raise NotLogged(f"lemma {number} has no logged values")
@@ -57,7 +57,10 @@ def needed_rows(context: Context, number: int) -> list[dict[str, Any]]:
 
 @judge(PAPER, "text_lemma_1", "threshold")
 def threshold(context: Context) -> Finding:
-    """Equal to 1e-9; and eigenvalues inside and outside the circle at step sizes on either side of the bound."""
+    """Holds if the bound is the largest stable step size to 1e-9, for every delay.
+
+    Also, the largest eigenvalue must be inside the unit circle at step sizes below the bound, and outside above it.
+    """
     rows = needed_rows(context, 1)
     worst = max(abs(row["stable"] - lemma_1(row["tau"])) for row in rows)
     inside, outside = max(row["below"] for row in rows), min(row["above"] for row in rows)
@@ -69,7 +72,7 @@ def threshold(context: Context) -> Finding:
 
 
 def under_bound(context: Context, number: int, bound: Callable[[dict[str, Any]], float]) -> Finding:
-    """Whether no limit found is above the bound, as the paper prints it."""
+    """Whether in no logged case the largest stable step size is above the bound that the paper prints."""
     rows = needed_rows(context, number)
     above = [row for row in rows if row["stable"] > bound(row) + 1e-9]
     tightest = max(row["stable"] / bound(row) for row in rows)
@@ -79,7 +82,7 @@ def under_bound(context: Context, number: int, bound: Callable[[dict[str, Any]],
 
 @judge(PAPER, "text_lemma_2", "unstable_below_bound")
 def unstable_below_bound(context: Context) -> Finding:
-    """Every Delta, tau_fwd and tau_bkwd that is logged."""
+    """Holds if Lemma 2's bound is kept for every logged Delta, tau_fwd and tau_bkwd (`under_bound`)."""
 
     def bound(row: dict[str, Any]) -> float:
         return min(2 / (row["delta"] * (row["tau"] - row["backward"])), lemma_1(row["tau"]))
@@ -89,13 +92,13 @@ def unstable_below_bound(context: Context) -> Finding:
 
 @judge(PAPER, "text_lemma_3", "no_escape")
 def no_escape(context: Context) -> Finding:
-    """Every momentum."""
+    """Holds if Lemma 3's bound is kept for every momentum (`under_bound`)."""
     return under_bound(context, 3, lambda row: 2 * lemma_1(row["tau"]))
 
 
 @drawing(PAPER, "text_lemma_4")
 def lemma_4(context: Context) -> Drawn:
-    """Where the first root crosses."""
+    """The argument of the root that first crosses the unit circle, by delay."""
     cols = [
         Col("tau", "tau"),
         Col("threshold step size", "stable", "{:.5f}"),
@@ -107,7 +110,7 @@ def lemma_4(context: Context) -> Drawn:
 
 @judge(PAPER, "text_lemma_4", "towards_one")
 def towards_one(context: Context) -> Finding:
-    """Falling with tau, and equal to pi / (2 tau + 1), which tends to 0."""
+    """Holds if the argument of the crossing root falls with tau and equals pi / (2 tau + 1), which tends to 0."""
     rows = sorted(needed_rows(context, 1), key=lambda row: row["tau"])
     angles = [row["omega"] for row in rows]
     falling = all(a > b for a, b in pairwise(angles))

@@ -1,4 +1,4 @@
-"""Training for longer: whether what PipeMare's ResNet-50 loses to synchronous training is a matter of length."""
+"""Longer training: whether PipeMare's ResNet-50 loses less to synchronous training the longer it is trained."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ PAPER = "pipemare"
 TASK, SYNC, MARE = "images", "Sync", "T1+T2"
 ONCE, THREE, NINE = LENGTHS = ("once", "three times", "nine times")
 TITLES = {ONCE: "as in table 3", THREE: "three times as long", NINE: "nine times as long"}
-SLACK = 2.0  # points
+SLACK = 2.0  # points below Sync that count as reaching it
 
 
 def ends(context: Context, arm: str, length: str) -> BySeed:
-    """The final accuracy of an arm's runs of a length, 0 of one that diverged."""
+    """The final accuracies of an arm after training of a length, by seed; 0 for a diverged run."""
     return final(context, task=TASK, arm=arm, length=length)
 
 
 def price(context: Context, arm: str, length: str) -> BySeed:
-    """By how many points an arm ends below synchronous training of the same length, seed by seed."""
+    """By how many points an arm ends below synchronous training of the same length, by seed."""
     sync, own = (ends(context, name, length) for name in (SYNC, arm))
     return {seed: minus(sync[seed], own[seed]) for seed in sync if seed in own}
 
 
 def above(context: Context, arm: str, other: str, length: str = NINE) -> Difference:
-    """By how much an arm ends above another."""
+    """By how much an arm ends above another after training of a length, paired over seeds."""
     return Difference.of(ends(context, arm, length), ends(context, other, length))
 
 
 @drawing(PAPER, "length")
 def length(context: Context) -> Drawn:
-    """A line per arm: where it ends after each length, and how far below synchronous training."""
+    """A row per arm: its final accuracy after each length, and how far it is below synchronous training."""
     rows: list[dict[str, Cell]] = []
     for arm in context.values("arm"):
         row: dict[str, Cell] = {"arm": arm}
@@ -59,7 +59,7 @@ def length(context: Context) -> Drawn:
 
 @judge(PAPER, "length", "longer_is_better_here")
 def longer_is_better(context: Context) -> Finding:
-    """Each step from one length to the next."""
+    """Holds if Sync and T1+T2 both end higher at each step to the next length, paired over seeds."""
     steps = {
         arm: [Difference.of(ends(context, arm, more), ends(context, arm, less)) for less, more in pairwise(LENGTHS)]
         for arm in (SYNC, MARE)
@@ -71,7 +71,7 @@ def longer_is_better(context: Context) -> Finding:
 
 @judge(PAPER, "length", "price_falls_here")
 def price_falls(context: Context) -> Finding:
-    """What the pipeline costs, from one length to the next."""
+    """Holds if T1+T2 ends fewer points below Sync at each step to the next length, paired over seeds."""
     prices = [price(context, MARE, each) for each in LENGTHS]
     falls = [Difference.of(less, more) for less, more in pairwise(prices)]
     means = [f"{each} {mean_text(list(values.values()))}" for each, values in zip(LENGTHS, prices, strict=True)]
@@ -81,14 +81,14 @@ def price_falls(context: Context) -> Finding:
 
 @judge(PAPER, "length", "reaches_sync_here")
 def reaches_sync(context: Context) -> Finding:
-    """The end of the longest training."""
+    """Holds if after the longest training T1+T2 ends at most two points below Sync, by the whole interval."""
     gap = above(context, SYNC, MARE)
     why = f"{MARE} ends {gap.text()} points below {SYNC}"
     return trend(context, gap.below(SLACK), why, f"{SLACK:g} points; {SEEDS}", length=NINE)
 
 
 def ahead(context: Context, other: str) -> Finding:
-    """Whether PipeMare ends the longest training above another arm."""
+    """Whether T1+T2 ends the longest training above another arm, paired over seeds."""
     gap = above(context, MARE, other)
     means = ", ".join(f"{arm} {mean_text(list(ends(context, arm, NINE).values()))}" for arm in (MARE, other))
     return trend(context, gap.above(), f"{means}; above by {gap.text()} points", SEEDS, length=NINE)
@@ -96,11 +96,11 @@ def ahead(context: Context, other: str) -> Finding:
 
 @judge(PAPER, "length", "remedies_help_here")
 def remedies_help(context: Context) -> Finding:
-    """Against the same pipeline with neither remedy."""
+    """Holds if T1+T2 ends above the same pipeline with neither remedy."""
     return ahead(context, "neither")
 
 
 @judge(PAPER, "length", "t2_helps_here")
 def t2_helps(context: Context) -> Finding:
-    """Against T1 alone."""
+    """Holds if T1+T2 ends above T1 alone."""
     return ahead(context, "T1")

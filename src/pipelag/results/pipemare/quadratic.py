@@ -140,7 +140,7 @@ def interesting(context: Context, *arms: str) -> list[tuple[float, ...]]:
 
 
 def limits(context: Context, *arms: str) -> str:
-    """The largest stable step sizes in words."""
+    """The largest stable step sizes of variants, in words."""
     return "largest stable step size " + ", ".join(f"{stable(context, arm):.4f} ({arm})" for arm in arms)
 
 

@@ -12,13 +12,13 @@ from pipelag.results.judging import SEEDS, Difference, every_run
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import NotLogged
 
-# Tasks, as the runs' labels have them, and the paper's data sets.
+# The tasks in the runs' labels, by the paper's data sets.
 TASK_OF = {"CIFAR10": "images", "ImageNet": "ImageNet", "IWSLT14": "translation", "WMT17": "WMT17"}
 DATASET_OF = {task: dataset for dataset, task in TASK_OF.items()}
 IMAGES = ("images", "ImageNet")
-CHANCE = 15.0  # %: one and a half times what guessing one of ten classes gives; an arm that ends below has not learned
+CHANCE = 15.0  # %, one and a half times chance over ten classes; an arm that ends at or below it has not learned
 
-# What the paper calls equal: at most 0.1 points of accuracy (section 4), and less than the 0.4 BLEU that it calls a
+# What the paper calls equal: at most 0.1 points of accuracy apart (section 4), and less than 0.4 BLEU, which it calls a
 # noticeable gap (section 4.3).
 POINTS, BLEU = 0.1 + 1e-9, 0.4 - 1e-9
 EQUAL_POINTS = f"0.1 points, the paper's own bound (section 4); {SEEDS}"
@@ -57,18 +57,18 @@ def further(key: str, value: str) -> str:
         return "without recomputation" if value == "none" else f"with {value} checkpoints"
     if key == "length":
         return f"trained {value}" + ("" if value == "once" else " as long")
-    if key == "setup":  # `transformer_few`: how many stages
+    if key == "setup":  # the suffix, as in `transformer_few`, tells the number of stages
         return f"over {value.partition('_')[2]} stages" if value.endswith(("_few", "_some")) else ""
     return f"{key} {value}"
 
 
 def runs_of(context: Context, **labels: str) -> dict[int, Item]:
-    """The runs with these labels by seed; raises `NotLogged`, with the reason, unless every seed has a log."""
+    """The runs with these labels by seed; raises `NotLogged`, with the reason, if a seed has no log."""
     return every_run(context, named(labels), **labels)
 
 
 def by_seed(context: Context, value: Callable[[Item], float], **labels: str) -> BySeed:
-    """A number of each run with these labels."""
+    """A value of each run with these labels, by seed."""
     return {seed: value(item) for seed, item in runs_of(context, **labels).items()}
 
 
@@ -170,7 +170,7 @@ def last_cell(context: Context, **labels: str) -> str | None:
 
 
 def reasons(context: Context) -> list[str]:
-    """Why runs are left out, by task."""
+    """Notes on why runs are left out, by task."""
     why = {item.arm.labels["task"]: item.arm.left_out for item in context.items if item.arm.left_out}
     return [f"{DATASET_OF.get(task, task)} left out: {text}" for task, text in why.items()]
 
@@ -227,7 +227,7 @@ def spec_stages(item: Item) -> int:
 
 
 def title(context: Context, task: str, stages: bool = True) -> str:
-    """What a panel shows: model, data set and number of stages, from the logs."""
+    """The title of a task's panel: model, data set and, with `stages`, the numbers of stages, from the logs."""
     items = [item for item in context.select(task=task) if item.log is not None and item.arm.spec.model is not None]
     if not items:
         return DATASET_OF.get(task, task)

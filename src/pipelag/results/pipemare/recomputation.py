@@ -1,4 +1,4 @@
-"""Figures 17 and 18: what recomputing activations costs PipeMare, by the number of checkpoints."""
+"""Figures 17 and 18: the cost in quality of recomputing activations, by the number of checkpoints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def checkpoints(context: Context) -> list[str]:
 
 @drawing(PAPER, "figure_17", "figure_18")
 def by_checkpoints(context: Context) -> Drawn:
-    """A panel per method, a line per number of segments."""
+    """Score against epochs: a panel per method, a line per number of segments."""
     task = "images" if context.name == "figure_17" else "translation"
     network = title(context, task)
     panels = {arm: f"{arm}: {network}" for arm in context.values("arm")}

@@ -1,4 +1,4 @@
-"""Figure 5b: where a regression diverges, by step size and delay, against Lemma 1."""
+"""Figure 5b: the step sizes and delays at which a regression diverges, compared with Lemma 1."""
 
 from __future__ import annotations
 

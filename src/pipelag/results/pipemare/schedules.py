@@ -21,7 +21,7 @@ PAPER = "pipemare"
 
 @drawing(PAPER, "figure_1")
 def figure_1(context: Context) -> Drawn:
-    """Three timelines on one axis."""
+    """The timelines of the three pipelines on one axis."""
     panels = {}
     frames = []
     for arm in context.values("arm"):
@@ -35,7 +35,7 @@ def figure_1(context: Context) -> Drawn:
 
 
 def steady(log: RunLog) -> bool:
-    """Whether no worker is idle once the pipeline is full and before it drains."""
+    """Whether no worker idles while the pipeline is full, before it drains."""
     return busy_once_full(log)[0]
 
 
@@ -125,7 +125,7 @@ def utilisation(log: RunLog) -> float:
 
 @drawing(PAPER, "table_1")
 def table_1(context: Context) -> Drawn:
-    """A row per method and size."""
+    """Delays, utilisation and copies, derived from schedules and by formula, a row per method and size."""
 
     def derived(key: str) -> Any:
         return lambda item: ", ".join(map(str, item.log.summary[key])) if item.log else None

@@ -88,7 +88,7 @@ def large(value: Any) -> Any:
 
 @drawing(PAPER, "table_6", "table_7", "table_9")
 def settings(context: Context) -> Drawn:
-    """The paper's settings, and those of the runs that are logged here."""
+    """The paper's settings, and those of our logged runs."""
     rows: list[dict[str, Any]] = [{"who": f"paper, {row['dataset']}", **row} for row in context.result.reported]
     for task in context.values("task"):
         item = next((item for item in context.select(task=task) if item.log and evaluations(item.log)), None)
@@ -122,7 +122,7 @@ def all_else(context: Context) -> str:
 
 @drawing(PAPER, "table_8")
 def grids(context: Context) -> Drawn:
-    """The paper's grids, and the arms tried here with their best scores."""
+    """The paper's grids, and the arms that we tried with their best scores."""
 
     def tried(row: dict[str, Any]) -> dict[str, list[float]]:
         scores = {}

@@ -65,7 +65,7 @@ def stages_by_setup(context: Context, some: list[Any]) -> dict[str, int]:
 
 
 def methods(context: Context) -> list[str]:
-    """The trained methods."""
+    """The methods that are trained."""
     return [arm for arm in context.values("arm") if context.select(arm=arm, task=TASK[context.name])]
 
 

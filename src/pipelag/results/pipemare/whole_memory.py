@@ -15,8 +15,8 @@ from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 PAPER = "pipemare"
 DATASET, TASK = "CIFAR10", "images"
 RECOMPUTED = "PipeMare, recomputed"
-CLEARLY = 0.9
-GIB = 2**30  # as table 2 and figures 2 and 3 count MiB
+CLEARLY = 0.9  # "clearly less" is at most this share
+GIB = 2**30  # binary units, like the MiB of table 2 and figures 2 and 3
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def footprints(context: Context) -> dict[str, Footprint]:
 
 @drawing(PAPER, "text_activation_memory")
 def activation_memory(context: Context) -> Drawn:
-    """A line per method."""
+    """Memory with activations, a row per method."""
     try:
         rows = [(method, size) for method, size in footprints(context).items()]
     except NotLogged:

@@ -1,4 +1,4 @@
-"""Figures, tables and claims of *PipeOptim* (importing this registers them)."""
+"""Figures, tables and claims of *PipeOptim*; importing this package registers them."""
 
 from pipelag.results.pipeoptim import (  # noqa: F401
     accuracy,

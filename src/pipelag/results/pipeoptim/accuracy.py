@@ -51,7 +51,7 @@ def rows_of(context: Context) -> Iterator[tuple[str, str]]:
 
 @drawing(PAPER, "table_3")
 def table_3(context: Context) -> Drawn:
-    """A row per optimizer and model: the paper's data, and what is trained here."""
+    """A row per optimizer and model: the paper's data, and the settings of our training runs."""
     rows = []
     for group in context.result.reported:
         for model in group["models"]:

@@ -47,7 +47,7 @@ from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "pipeoptim"
 LETTERS = ("3a", "3b", "3c", "4a", "4b", "4c", "5a", "5b", "5c")
-# The paper says that the curves of AlexNet, which end 2.7 points apart, align closely.
+# Points that count as close: the paper says that AlexNet's curves align closely, and they end 2.7 points apart.
 CLOSE = 3.0
 STYLES = {name: (COLOURS[name], number) for number, name in enumerate(ARMS)}
 GAINS = ("figure_7a", "figure_7b", "figure_7c")
@@ -275,12 +275,12 @@ def gain_of_vgg16(context: Context) -> Finding:
 
 @drawing(PAPER, "text_weight_prediction_gain")
 def text_weight_prediction_gain(context: Context) -> Drawn:
-    """A row per model."""
+    """The gains of weight prediction, a row per model."""
 
     def mean(model: str, arm: str, kind: str) -> float | str | None:
         items = context.select(model=model, arm=arm, activations=kind)
         if any(map(diverged, items)):
-            return "diverged"  # what such a run reached before says nothing
+            return "diverged"  # the best value before that says nothing
         best = [value for item in items if (value := one_number(item, max, metric_of(model))) is not None]
         return fmean(best) if best else None
 

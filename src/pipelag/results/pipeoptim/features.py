@@ -72,7 +72,7 @@ def own_step_repeated(context: Context) -> Finding:
 
 @drawing(PAPER, "table_2")
 def table_2(context: Context) -> Drawn:
-    """Two rows per approach: from the run's schedule and summary, and the paper's words."""
+    """Two rows per approach: its features by the run's schedule and summary, and in the paper's words."""
     rows: list[dict[str, Any]] = []
     plan = arm_rows(context.log(what="bytes"))
     for arm, printed in context.result.reported.items():
@@ -206,7 +206,7 @@ def prediction_bridges(context: Context) -> Finding:
 
 
 def steps_of(log: RunLog) -> list[dict[str, Any]]:
-    """Algorithm 1's steps for the followed minibatch, per rank; versions in the paper's numbering (from W_1)."""
+    """The steps of algorithm 1 for the followed minibatch, per rank. Versions count from W_1, as in the paper."""
     depth, copies = log.summary["stages"], log.summary["weight_copies"]
     steps = []
     for rank in range(depth):
@@ -274,7 +274,7 @@ def workflow(context: Context) -> Finding:
 
 @drawing(PAPER, "text_two_versions")
 def text_two_versions(context: Context) -> Drawn:
-    """Versions per rank, ours beside the paper's."""
+    """The number of versions per rank, ours beside the paper's."""
     log = context.log()
     held = log.summary["weight_copies"] if log else []
     printed = context.result.reported["versions"]

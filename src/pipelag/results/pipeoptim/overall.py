@@ -60,7 +60,7 @@ EPOCHS, EPOCHS_WORDS = 1.04, "asynchronous epochs within 4 %, GPipe's 1.6 to 1.8
 
 
 def model_of(context: Context) -> str:
-    """The one model of a figure."""
+    """The only model of a figure."""
     (model,) = context.values("model")
     return model
 
@@ -177,7 +177,7 @@ def top5_above(context: Context) -> Finding:
 
 @drawing(PAPER, "table_6")
 def table_6(context: Context) -> Drawn:
-    """A row per model and approach."""
+    """Accuracies, time per epoch and time to the target, a row per model and approach."""
     rows, targets = [], []
     for printed in context.result.reported:
         model, arm = printed["model"], printed["approach"]
@@ -298,7 +298,7 @@ def faster(context: Context) -> Finding:
 
 @drawing(PAPER, "text_headline_speedup")
 def text_headline_speedup(context: Context) -> Drawn:
-    """A row per approach."""
+    """PipeOptim's speedups to ResNet-101's target, a row per approach."""
     try:
         by_arm, _ = speedups(context, "ResNet-101")
         note = f"To {goal_of(context, 'ResNet-101').text}."
@@ -323,7 +323,7 @@ def mean_gains(context: Context, models: Iterable[str] = TARGETS) -> dict[str, D
 
 @drawing(PAPER, "text_overall_accuracy")
 def text_overall_accuracy(context: Context) -> Drawn:
-    """A row per approach."""
+    """PipeOptim's gains in accuracy, a row per approach."""
     try:
         gains, each = mean_gains(context), [mean_gains(context, [model]) for model in TARGETS]
         lacking = []

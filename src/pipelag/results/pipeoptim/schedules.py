@@ -30,13 +30,13 @@ def serial(context: Context) -> Drawn:
 
 @drawing(PAPER, "figure_1c")
 def naive(context: Context) -> Drawn:
-    """Minibatches 4 and 5 of the naive execution, 12 units each."""
+    """Minibatches 4 and 5 of the naive execution, which take 12 units each."""
     return draw(context, name="GPU", first=0, label=weights, unit=MINIBATCH, since=36)
 
 
 @drawing(PAPER, "figure_1b")
 def figure_1b(context: Context) -> Drawn:
-    """Minibatches 4 and 5 of GPipe, 21 units each; microbatches numbered through."""
+    """Minibatches 4 and 5 of GPipe, which take 21 units each; microbatches are numbered across minibatches."""
     return draw(context, name="GPU", first=0, micro=True, unit=MICROBATCH, since=63)
 
 

@@ -46,7 +46,7 @@ class Goal:
         """When the runs with these labels reach the target, by seed.
 
         Raises:
-            NotLogged: a seed that was asked for has no log, or diverged.
+            NotLogged: a seed has no log, or diverged.
         """
         named = ", ".join(labels.values())
         arrivals = {item.arm.seed: self.arrival(item, named) for item in trainings(context, **labels)}

@@ -32,7 +32,7 @@ COLOURS = {
     VANILLA: colours.UNMENDED,
 }
 FIGURES = tuple(f"figure_6{letter}" for letter in "abcdefgh")
-ORDER = (GPIPE, PIPEDREAM, OPTIM, TWO_BW, VANILLA)  # of figure 8, from the slowest
+ORDER = (GPIPE, PIPEDREAM, OPTIM, TWO_BW, VANILLA)  # figure 8's order, from the slowest
 LARGEST = ", largest"
 STASHED = {PIPEDREAM: "below_PipeDream_percent", TWO_BW: "below_2BW_percent"}  # keys of the printed percents
 HALF_A_TENTH = 0.05  # percent: half a unit of their last digit
@@ -101,7 +101,7 @@ def misfits(context: Context) -> list[str]:
 
 
 def in_words(speeds: Mapping[str, float], names: tuple[str, ...]) -> str:
-    """Rates in words."""
+    """The rates of some arms, in words."""
     return ", ".join(f"{name} {speeds[name]:,.1f}" for name in names if name in speeds) + " samples/s"
 
 
@@ -168,7 +168,7 @@ def gains(context: Context, other: str, optimizer: str = "") -> dict[str, float]
 
 
 def listed(values: Mapping[str, float]) -> str:
-    """Percentages by model."""
+    """Percentages by model, in words."""
     return ", ".join(f"{model} {value:+z.2f} %" for model, value in values.items())
 
 
@@ -265,7 +265,7 @@ PASSES = {"": "passes of 8 sequences", LARGEST: "the largest passes that fit"}
 
 @drawing(PAPER, "figure_8")
 def figure_8(context: Context) -> Drawn:
-    """A panel per size of a pass, a group of bars per number of nodes."""
+    """Simulated throughput: a panel per size of a pass, a group of bars per number of nodes."""
     rows = []
     for ending, panel in PASSES.items():
         for nodes in context.values("nodes"):

@@ -19,11 +19,11 @@ ABOUT, ABOUT_ELSEWHERE = 1.0, 5.0
 ROUNDED = 0.005  # half a unit of the last digit of a printed mean or difference
 SCATTERED = 1 / 3  # seeds are named whose standard deviation is a larger share of their mean
 Values = dict[int, float]  # by seed
-How = Callable[[Sequence[float]], float]  # makes one number of a run's evaluations
+How = Callable[[Sequence[float]], float]  # reduces a run's evaluations to one number
 
 
 def last(values: Sequence[float]) -> float:
-    """Where a curve ends."""
+    """The last value of a curve."""
     return values[-1]
 
 
@@ -47,7 +47,7 @@ def title_of(model: str) -> str:
 
 
 def points(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
-    """(epoch, value) of every evaluation; empty without a log."""
+    """Pairs (epoch, value) of a run's evaluations; empty without a log."""
     return [(row["epoch"], row[metric]) for row in log.rows if row.get(metric) is not None] if log else []
 
 
@@ -150,7 +150,7 @@ class Uneven(Difference):
     """A mean over models that have different seeds. No seed has it, so that it has no interval and decides nothing."""
 
     def text(self, digits: int = 2) -> str:
-        """In words."""
+        """The mean in words."""
         return f"{self.mean:+.{digits}f} (models of different seeds, no interval)"
 
 
@@ -203,7 +203,7 @@ def splits(context: Context) -> list[str]:
 
 
 def updates_of(item: Item) -> str:
-    """How many updates a training makes, and of how many samples."""
+    """The number of a run's updates and their samples, in words."""
     return f"{item.arm.spec.steps:,} of {samples_of(item)} samples"
 
 

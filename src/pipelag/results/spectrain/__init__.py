@@ -1,4 +1,4 @@
-"""Figures, tables and claims of the DualPipe/SpecTrain paper (importing this registers them)."""
+"""Figures, tables and claims of the DualPipe/SpecTrain paper; importing this package registers them."""
 
 from pipelag.results.spectrain import (  # noqa: F401
     algorithm,

@@ -1,4 +1,4 @@
-"""Algorithm 1: DualPipe's program on every GPU, its lines beside what one time unit of the log did."""
+"""Algorithm 1: DualPipe's program on every GPU, line by line, beside one time unit of the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelag.results.timelines import Row, passes
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "spectrain"
-# Lines of the algorithm, what they do, and where the log says it: of the forward's or the backward's row of a GPU.
+# Lines of the algorithm, what they do, and the value in the log: in the row of a GPU's forward or backward.
 Line = tuple[str, str, str, Callable[[Row], Cell]]
 LINES: Sequence[Line] = (
     ("6", "fetch the forward's input: batch", "F", lambda row: int(row["minibatch"])),
@@ -29,7 +29,10 @@ LINES: Sequence[Line] = (
 
 
 def cells(log: RunLog) -> dict[tuple[int, float], dict[str, Row]]:
-    """(GPU, time unit) -> the rows by kind, of the steady state: units with a forward and a backward on every GPU."""
+    """The rows of the steady state by (GPU, time unit) and kind.
+
+    Its units are those with a forward and a backward on every GPU.
+    """
     tasks: dict[tuple[int, float], dict[str, Row]] = {}
     for row in passes(log):
         tasks.setdefault((row["worker"], row["start"]), {})[row["kind"]] = row
@@ -39,13 +42,13 @@ def cells(log: RunLog) -> dict[tuple[int, float], dict[str, Row]]:
 
 
 def in_cell(rows: dict[str, Row]) -> Callable[[Line], Cell]:
-    """What a line did in one GPU's time unit."""
+    """A column's value: what a line did on one GPU in a time unit."""
     return lambda line: line[3](rows[line[2]])
 
 
 @drawing(PAPER, "algorithm_1")
 def algorithm_1(context: Context) -> Drawn:
-    """A row per step, a column per GPU, of the first unit of the steady state."""
+    """A row per step and a column per GPU, for the first unit of the steady state."""
     log = context.log()
     steady = cells(log) if log is not None else {}
     unit = min((unit for _, unit in steady), default=0)
@@ -63,13 +66,13 @@ def algorithm_1(context: Context) -> Drawn:
 
 
 def every_cell(context: Context) -> dict[tuple[int, float], dict[str, Row]]:
-    """The steady state's cells; for a judge."""
+    """`cells` of the only run. Raises `NotLogged` if it has no log."""
     return cells(log_of(context))
 
 
 @judge(PAPER, "algorithm_1", "together")
 def together(context: Context) -> Finding:
-    """In every unit of the steady state both threads of a GPU start from the same weights."""
+    """Holds if in every unit of the steady state both tasks of a GPU read the same version and end together."""
     pairs = every_cell(context)
     alike = [
         rows["F"]["reads"] == rows["B"]["reads"] and rows["F"]["end"] == rows["B"]["end"] for rows in pairs.values()
@@ -80,7 +83,7 @@ def together(context: Context) -> Finding:
 
 @judge(PAPER, "algorithm_1", "distances")
 def distances(context: Context) -> Finding:
-    """Lines 17 and 25."""
+    """Holds if on every GPU forwards and backwards predict as far ahead as lines 17 and 25 say."""
     pairs, gpus = every_cell(context), log_of(context).summary["workers"]
     as_written = [
         (rows["F"]["ahead"], rows["B"]["ahead"]) == (2 * gpus - gpu - 2, gpu) for (gpu, _), rows in pairs.items()
@@ -92,7 +95,7 @@ def distances(context: Context) -> Finding:
 
 @judge(PAPER, "algorithm_1", "update_after_both")
 def update_after_both(context: Context) -> Finding:
-    """The weights that a unit's backward made are read from the next unit on, by both tasks, and not before."""
+    """Holds if both tasks read the weights that a unit's backward made from the next unit on, and not before."""
     pairs = every_cell(context)
     steps = []
     for gpu in sorted({gpu for gpu, _ in pairs}):

@@ -1,4 +1,7 @@
-"""What stands below what was trained: sizes and rates beside the paper's, the updates that passes miss, who learns."""
+"""Notes below tables and figures of trained runs.
+
+They tell sizes and learning rates beside the paper's, the updates that passes miss, and which runs do not learn.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,24 @@ from pipelag.results.judging import learns_nothing, listing
 from pipelag.results.logs import Item
 from pipelag.runs.spec import RunSpec
 
-FULL = {"width": 1}  # options that the paper's networks have without saying so
+FULL = {"width": 1}  # default options of the paper's networks
 PREDICTING = "SpecTrain"
 
 
 def trained(context: Context) -> list[Item]:
-    """The trainings that have a log."""
+    """The training runs that have a log."""
     return [item for item in context.logged(what="training") if item.arm.spec.kind == "train"]
 
 
 def beside_paper(context: Context) -> dict[str, tuple[RunSpec, RunSpec]]:
-    """A network's runs, here and at the paper scale, by model."""
+    """The specs of one of a network's runs, ours and the paper scale's, by model."""
     models = dict.fromkeys(item.arm.labels["model"] for item in trained(context))
     pairs = {model: context.beside_full(what="training", model=model) for model in models}
     return {model: runs[0] for model, runs in pairs.items() if runs}
 
 
 def sizes(context: Context) -> str:
-    """In which options networks are smaller than the paper's, in a sentence; empty where none is."""
+    """A sentence on the options in which our networks differ from the paper's; empty if none does."""
     printed = context.paper.results["table_1"].reported["sizes"]
     networks = []
     for model, (spec, theirs) in beside_paper(context).items():
@@ -43,13 +46,13 @@ def sizes(context: Context) -> str:
 
 
 def rates(context: Context) -> str:
-    """How many times the paper's rates those here are, in a sentence; empty where they are its."""
+    """A sentence on our learning rates and how many times the paper's they are; empty if they are the paper's."""
     words = ", ".join(f"{model} {rate:g} ({times})" for model, (rate, times) in faster(context).items())
     return f"Rates, the same for all schemes (in brackets how many times the paper's): {words}." if words else ""
 
 
 def faster(context: Context) -> dict[str, tuple[float, str]]:
-    """Rates that are not the paper's, and how many times its they are, by model."""
+    """Our learning rates that differ from the paper's, and their multiple of it, by model."""
     by_model = {}
     for model, (spec, theirs) in beside_paper(context).items():
         assert spec.optimizer is not None and theirs.optimizer is not None
@@ -60,7 +63,7 @@ def faster(context: Context) -> dict[str, tuple[float, str]]:
 
 
 def gone(context: Context) -> str:
-    """At which rates arms diverge, in a sentence; empty where none does, or the rates are the paper's."""
+    """A sentence on the arms that diverge at rates other than the paper's; empty if there are none."""
     lost: dict[str, dict[str, None]] = {}
     for item in trained(context):
         if item.log is not None and item.log.diverged_at is not None:
@@ -76,9 +79,9 @@ def gone(context: Context) -> str:
 
 
 def missed(context: Context, named: bool = True) -> str:
-    """How many updates passes miss under each scheme, GPU by GPU, in a sentence; empty without logs.
+    """A sentence on the updates that passes miss under each scheme, GPU by GPU; empty without logs.
 
-    named: with the schemes' methods.
+    named: whether to name the schemes' methods.
     """
     delays: dict[str, dict[str, str]] = {}
     for item in trained(context):
@@ -93,7 +96,7 @@ def missed(context: Context, named: bool = True) -> str:
 
 
 def delays_of(logged: Mapping[str, Any]) -> str:
-    """How late a log's or a phase's passes are, stage by stage, in words."""
+    """The delays of a log's or a phase's passes, stage by stage, in words."""
     forward, backward = (listing(logged[f"{side}_delays"]) for side in ("forward", "backward"))
     if forward == backward:
         return forward
@@ -101,17 +104,17 @@ def delays_of(logged: Mapping[str, Any]) -> str:
 
 
 def below_tables(context: Context) -> list[str]:
-    """All of these sentences that say something."""
+    """The notes below tables: all of these sentences that are not empty."""
     return [sentence for sentence in (sizes(context), rates(context), gone(context), missed(context)) if sentence]
 
 
 def below_figures(context: Context) -> list[str]:
-    """Those that change how curves and bars are read; sizes, rates and methods stand below table 1."""
+    """The notes below figures: only those needed to read curves and bars. Table 1 has sizes, rates and methods."""
     return [sentence for sentence in (gone(context), missed(context, named=False)) if sentence]
 
 
 def not_learning(context: Context, model: str, arm: str) -> str:
-    """How many of an arm's runs learn nothing, in a few words beside a cell; empty where all learn."""
+    """The number of an arm's runs that learn nothing, in a few words for a table's cell; empty if all learn."""
     logs = context.logs(what="training", model=model, arm=arm)
     lost = sum(map(learns_nothing, logs))
     return f" ({lost} of {len(logs)} {'does' if lost == 1 else 'do'} not learn)" if lost else ""

@@ -1,4 +1,4 @@
-"""Figures 3, 4 and 7: bytes per minibatch, the share of time that they take, and backward against forward time."""
+"""Figures 3, 4 and 7: bytes per minibatch, their share of the time, and backward against forward times."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from pipelag.results.spectrain.timing import (
 from pipelag.results.verdict import Finding, judge, need
 
 PAPER = "spectrain"
-BYTES = 1.5  # a factor: neither VGG16's head nor the cuts nor the LSTM's words are printed
+BYTES = 1.5  # a factor of tolerance, as VGG16's head, the cuts and the LSTM's number of words are not printed
 BYTES_WORDS = "within a factor of 1.5: the heads, the cuts and the words of a review that it rests on are not printed"
-LITTLE = 0.1  # "almost no communication": at most so much of data parallelism's
-ONE_WAY = 0.5  # of the bytes that data parallelism is taken to send here, both ways of 2(N-1) (ambiguity E15)
-LONGER = 200  # words of a review, of which the paper says no number for the LSTM; IMDb's have about as many
+LITTLE = 0.1  # "almost no communication": at most this share of data parallelism's bytes
+ONE_WAY = 0.5  # the share of data parallelism's bytes if only one way of 2(N-1) is counted (ambiguity E15)
+LONGER = 200  # words of a review for the LSTM, about as many as IMDb's have; the paper gives no number
 SUMMED = {"server": DATA, "ring": RING}
 NAMES = {"server": "parameter server on a GPU", "ring": "ring"}
 
 
 @drawing(PAPER, "figure_3")
 def figure_3(context: Context) -> Drawn:
-    """Both ways of parallelism, on a logarithmic scale."""
+    """The bytes per minibatch of data and model parallelism, on a logarithmic scale."""
     rows = []
     for model in MODELS:
         for scheme, arm in (("Data P.", DATA), ("Model P.", PIPED)):
@@ -54,13 +54,13 @@ def figure_3(context: Context) -> Drawn:
 
 
 def words_of(context: Context) -> int | None:
-    """How many words of a review the LSTM reads that is counted; None where it has no log."""
+    """The number of words of a review that the counted LSTM reads; None without a log."""
     specs = [item.arm.spec for item in context.select(what="plan", model=LSTM) if item.log is not None]
     return int(specs[0].options["profile"]["inputs"][0]["shape"][0]) if specs else None
 
 
 def chosen(context: Context) -> str:
-    """What the paper does not say and the bytes rest on, in sentences; empty without logs."""
+    """A note on the choices behind the bytes that the paper leaves open; empty without logs."""
     data, piped, words = logged_row(context, LSTM, DATA), logged_row(context, LSTM, PIPED), words_of(context)
     if data is None or piped is None or words is None:
         return ""
@@ -75,14 +75,17 @@ def chosen(context: Context) -> str:
 
 
 def ratios(context: Context) -> dict[str, float]:
-    """Bytes of data parallelism over those of model parallelism; for a judge."""
+    """Data parallelism's bytes over model parallelism's, by model. Raises `NotLogged` if one is missing."""
     pairs = {model: [needed(context, model, arm)["bytes"] for arm in (DATA, PIPED)] for model in MODELS}
     return {model: data / piped for model, (data, piped) in pairs.items()}
 
 
 @judge(PAPER, "figure_3", "more_but_inception")
 def more_but_inception(context: Context) -> Finding:
-    """Every model, and the one exception; a ratio near 1 may be on either side of it."""
+    """Holds if data parallelism sends more for every model but Inception v4, and less for that.
+
+    A ratio within a factor of 1.5 of 1 leaves the claim open.
+    """
     sent = ratios(context)
     more = {model: True if ratio >= BYTES else False if ratio <= 1 / BYTES else None for model, ratio in sent.items()}
     outcomes = [one if one is None else one == (model != "Inception v4") for model, one in more.items()]
@@ -94,8 +97,12 @@ def more_but_inception(context: Context) -> Finding:
 
 @judge(PAPER, "figure_3", "ratios_as_printed")
 def ratios_as_printed(context: Context) -> Finding:
-    """Mean and maximum; as counted, and with either of two settings otherwise, the LSTM's words and both ways of
-    gradients, which were taken because the paper's words come out with them (ambiguity E15)."""
+    """Holds if the ratios' mean and maximum are the printed ones within a factor of 1.5, in three readings.
+
+    Our count uses two settings that were chosen because the paper's statements come out with them: the LSTM's number of
+    words, and gradients counted both ways (ambiguity E15). The other readings change one of them each. If the readings
+    disagree, the claim cannot be judged.
+    """
     sent, printed = ratios(context), context.result.reported
     words = need(words_of(context), f"how many words {LSTM} reads")
     longer = average(sent | {LSTM: sent[LSTM] * words / LONGER})
@@ -120,8 +127,10 @@ def ratios_as_printed(context: Context) -> Finding:
 
 @judge(PAPER, "figure_3", "almost_nothing")
 def almost_nothing(context: Context) -> Finding:
-    """The three models, against what data parallelism sends. How many words the LSTM reads is not printed, so that what
-    more would turn is not told."""
+    """Holds if the three models send at most a tenth of data parallelism's bytes, our reading of "almost nothing".
+
+    The LSTM's number of words is not printed. If longer reviews would turn the verdict, the claim cannot be judged.
+    """
     sent = {model: 1 / ratio for model, ratio in ratios(context).items() if model in DENSE}
     words = need(words_of(context), f"how many words {LSTM} reads")
     more = sent[LSTM] * LONGER / words
@@ -134,7 +143,7 @@ def almost_nothing(context: Context) -> Finding:
 
 @drawing(PAPER, "figure_4")
 def figure_4(context: Context) -> Drawn:
-    """Both ways of summing gradients."""
+    """The share of time that communication takes under data parallelism, with a server and by a ring."""
     rows = []
     for model in MODELS:
         for gather, arm in SUMMED.items():
@@ -148,13 +157,16 @@ def figure_4(context: Context) -> Drawn:
 
 
 def by_reading(context: Context, models: tuple[str, ...] = MODELS) -> dict[str, float]:
-    """The mean share of communication over models, in percent, by how gradients are summed."""
+    """The mean share of communication over models in percent, by the way of summing gradients."""
     return {gather: mean_share(context, arm, communicating, models) for gather, arm in SUMMED.items()}
 
 
 @judge(PAPER, "figure_4", "dense_larger")
 def dense_larger(context: Context) -> Finding:
-    """Means over the two groups."""
+    """Holds if the mean share of FCN and RNN models is above that of CNN models by more than a percentage point.
+
+    With a server and by a ring alike.
+    """
     dense, cnn = by_reading(context, DENSE), by_reading(context, CNN)
     texts = [f"by a {gather} {dense[gather]:.0f} % against {cnn[gather]:.0f} %" for gather in SUMMED]
     each = {model: 100 * communicating(needed(context, model, DATA)) for model in MODELS}
@@ -165,7 +177,7 @@ def dense_larger(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "as_printed")
 def share_as_printed(context: Context) -> Finding:
-    """Mean and maximum."""
+    """Holds if the mean and greatest share are the printed ones within a factor of 1.2, with a server and by a ring."""
     printed = context.result.reported
     most = {g: max(100 * communicating(needed(context, m, arm)) for m in MODELS) for g, arm in SUMMED.items()}
     mean = by_reading(context)
@@ -176,7 +188,7 @@ def share_as_printed(context: Context) -> Finding:
 
 
 def measured_ratio(context: Context, model: str) -> float | None:
-    """Backward over forward as measured on the machine of the runs; None where it is not logged."""
+    """The ratio of backward to forward time measured on this machine; None without a log."""
     log = context.log(what="profile", model=model)
     if log is None:
         return None
@@ -185,7 +197,7 @@ def measured_ratio(context: Context, model: str) -> float | None:
 
 @drawing(PAPER, "figure_7")
 def figure_7(context: Context) -> Drawn:
-    """Forward 1, backward as a multiple of it, both ways; of the models of which one is logged."""
+    """The backward's time as a multiple of the forward's, by roofline and as measured, for the logged models."""
     rows = []
     for model in MODELS:
         times = {"backward, roofline of a P40": backward_over_forward(context, model)}
@@ -198,12 +210,12 @@ def figure_7(context: Context) -> Drawn:
 
 
 def backward_ratios(context: Context) -> dict[str, float]:
-    """Backward over forward by model; for a judge."""
+    """The ratio of backward to forward time by model, by roofline. Raises `NotLogged` if one is missing."""
     return {model: need(backward_over_forward(context, model), model) for model in MODELS}
 
 
 def measured_words(context: Context) -> str:
-    """What was measured on the machine of the runs, beside the roofline; empty where nothing was."""
+    """The ratios measured on this machine, in words to follow the roofline's; empty if nothing was measured."""
     by_model = {model: ratio for model in MODELS if (ratio := measured_ratio(context, model)) is not None}
     short = context.shortfall(what="profile")
     return f"; measured here {over(by_model)}{f' ({short})' if short else ''}" if by_model else ""
@@ -211,7 +223,7 @@ def measured_words(context: Context) -> str:
 
 @judge(PAPER, "figure_7", "backward_longer")
 def backward_longer(context: Context) -> Finding:
-    """Every model."""
+    """Holds if the backward takes longer than the forward for every model, by more than rounding."""
     times = backward_ratios(context)
     why = over(times) + measured_words(context)
     return timed(context, (min(times.values()) >= 1.05,), why, "half a unit of the last printed digit, 3.3")
@@ -219,7 +231,7 @@ def backward_longer(context: Context) -> Finding:
 
 @judge(PAPER, "figure_7", "as_printed")
 def longest_as_printed(context: Context) -> Finding:
-    """The greatest."""
+    """Holds if the greatest ratio is the printed one within a factor of 1.2."""
     times, printed = backward_ratios(context), context.result.reported["backward_over_forward_max"]
     why = f"at most {max(times.values()):.2f}x (printed {printed}x), mean {fmean(times.values()):.2f}x"
     why += f"; {over(times)}{measured_words(context)}"

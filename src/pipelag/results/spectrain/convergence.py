@@ -1,4 +1,4 @@
-"""Figure 13 and the headline on time: iterations to a common accuracy, as trained, times those that plans take."""
+"""Figure 13 and the headline on time: trained iterations to a common accuracy times simulated time per iteration."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from pipelag.results.spectrain.training import SPECTRAIN, STASHED
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "spectrain"
-# A scheme of figure 13 -> the arm that is trained
+# By scheme of figure 13, the arm that is trained.
 TRAINED = {DATA: training.DATA, PIPED: training.PIPED, DUAL: SPECTRAIN}
 GROUPS = {"CNN": CNN, "FCN/RNN": DENSE, "all": MODELS}
-ORDER = (DATA, PIPED, STASHED, DUAL)  # of the bars
+ORDER = (DATA, PIPED, STASHED, DUAL)  # the order of bars
 VERSIONS = {training.PIPED: "one version on all GPUs", STASHED: "stashing"}  # of PipeDream, as it is trained
-# A column of the headline's table -> the scheme whose time DualPipe's is a share of, and where the printed share stands
+# By column of the headline's table: the scheme that DualPipe is compared with, and the key of the printed share.
 OTHERS = {"data": (DATA, "vs_data_percent"), "piped": (PIPED, "vs_pipedream_percent")}
 OVER = f"{BETWEEN}; {SEEDS}"
 BySeed = dict[int, float]
 
 
 def steps_to(context: Context, model: str, target: float, arm: str, seed: int) -> Arrival:
-    """When, in iterations, a run comes to an accuracy; for a judge."""
+    """When a run reaches an accuracy, in iterations. Raises `NotLogged` if it never does."""
     for item in context.select(what="training", model=model, arm=arm):
         if item.arm.seed == seed and item.log is not None:
             tested = [row for row in item.log.rows if row.get("accuracy") is not None]
@@ -59,12 +59,13 @@ def steps_to(context: Context, model: str, target: float, arm: str, seed: int) -
 
 
 def times(context: Context, model: str, piped: str = training.PIPED, timed: Arms = FIRST) -> dict[str, Arrivals]:
-    """Seconds to "the lowest value among the best accuracy the three schemes can achieve", by scheme and seed.
+    """The seconds to "the lowest value among the best accuracy the three schemes can achieve", by scheme and seed.
 
-    Of the seeds that all three have.
+    For the seeds that all three schemes have.
 
     Args:
-        piped: which PipeDream is trained; timed is one version on all GPUs. timed: the schemes' arms of a reading.
+        piped: the trained arm of PipeDream. Its time per iteration is always that of one version on all GPUs.
+        timed: the schemes' timed arms in one reading of the paper.
     """
     trained = TRAINED | {PIPED: piped}
     reached = {scheme: training.as_trained(context, model, arm) for scheme, arm in trained.items()}
@@ -81,20 +82,20 @@ def times(context: Context, model: str, piped: str = training.PIPED, timed: Arms
 
 
 def ratio(context: Context, other: str, models: Sequence[str], scheme: str = DUAL, **reading: Any) -> BySeed:
-    """A scheme's time over another's, as evaluated, geometric mean over models, by seed; for a judge."""
+    """A scheme's time over another's by seed, as evaluated, as a geometric mean over models."""
     per_model = [times(context, model, **reading) for model in models]
     shares = ({seed: one.by / each[other][seed].by for seed, one in each[scheme].items()} for each in per_model)
     return over_models(shares, geometric_mean)
 
 
 def against(context: Context, other: str, models: Sequence[str], scheme: str = DUAL, **reading: Any) -> Gain:
-    """The same over seeds, in percent, as evaluated and whenever between two evaluations runs arrive."""
+    """A scheme's time over another's in percent, over seeds and with the bounds that evaluations leave (`Gain`)."""
     per_model = [times(context, model, **reading) for model in models]
     return Gain.over_models([(each[other], each[scheme]) for each in per_model], 100.0)
 
 
 def beside(context: Context, models: Sequence[str]) -> str:
-    """What stashing gives."""
+    """DualPipe's share of the time of PipeDream with stashing, in both readings, in words."""
     first, second = (
         against(context, PIPED, models, piped=STASHED, timed=timed).evaluated.mean for timed in (FIRST, SECOND)
     )
@@ -102,14 +103,14 @@ def beside(context: Context, models: Sequence[str]) -> str:
 
 
 def in_readings(of: Callable[[Arms], bool | None]) -> tuple[bool | None, str]:
-    """What both readings of the schemes' times give; where they differ nothing is told, and words say so."""
+    """The common outcome of both readings of the schemes' times; None with an explanation if they differ."""
     outcomes = of(FIRST), of(SECOND)
     return (outcomes[0], "") if outcomes[0] is outcomes[1] else (None, f"; {disagreeing(outcomes)}")
 
 
 @drawing(PAPER, "figure_13")
 def figure_13(context: Context) -> Drawn:
-    """A panel per PipeDream, in it a group per model, then the geometric means of the groups."""
+    """Time to a common accuracy: a panel per version of PipeDream, with a group per model and the groups' means."""
     rows: list[dict[str, Any]] = []
     drawn: dict[str, set[str]] = {piped: set() for piped in VERSIONS}
     for piped, version in VERSIONS.items():
@@ -134,7 +135,7 @@ def figure_13(context: Context) -> Drawn:
 
 
 def below_figure_13(context: Context, drawn: dict[str, set[str]]) -> list[str]:
-    """What stands below figure 13. drawn: the models and groups of them in each panel."""
+    """The notes below figure 13. drawn: the models and groups of models in each panel."""
     lost = [model for model in MODELS if model in drawn[STASHED] - drawn[training.PIPED]]
     sentences = [f"PipeDream's one version diverges or does not learn on {', '.join(lost)}."] if lost else []
     if drawn[STASHED]:
@@ -147,7 +148,11 @@ def below_figure_13(context: Context, drawn: dict[str, set[str]]) -> list[str]:
 
 
 def fastest(models: Sequence[str]) -> Judge:
-    """A judge: DualPipe needs least time in a group of models."""
+    """A judge that decides whether DualPipe needs less time than both others, on average over a group of models.
+
+    Its share of their time must be below 100 % over seeds, wherever between two evaluations the runs arrive. Both
+    readings of the schemes' times must agree.
+    """
 
     def judged(context: Context) -> Finding:
         shares = {
@@ -169,8 +174,11 @@ judge(PAPER, "figure_13", "dense_fastest")(fastest(DENSE))
 
 
 def faster_here(other: str) -> Judge:
-    """A judge: DualPipe needs less time than another scheme, on each model that is trained here. PipeDream is that with
-    stashing, on every model: its one version does not learn on all."""
+    """A judge that decides whether DualPipe needs less time than another scheme on each model that is trained here.
+
+    PipeDream is taken with stashing, because its one version does not learn on all models. Both readings of the
+    schemes' times must agree.
+    """
 
     def judged(context: Context) -> Finding:
         models = training.trained_here(context)
@@ -199,7 +207,7 @@ def faster_here(other: str) -> Judge:
 
 
 def in_percent(context: Context, model: str, other: str, first: Gain, second: Gain) -> str:
-    """A model's share of time in both readings, and that of an iteration alone."""
+    """DualPipe's share of another scheme's time on a model, in both readings, and the share per iteration, in words."""
     alone = [
         100
         * timing.needed(context, model, arms[DUAL])["seconds"]
@@ -215,7 +223,7 @@ def in_percent(context: Context, model: str, other: str, first: Gain, second: Ga
 
 
 def simulated(context: Context, other: str) -> str:
-    """How far the simulated time of an iteration is from the paper's; nothing without the plans of all models."""
+    """The simulated gain in iterations per second beside the paper's, in words; empty without all models' plans."""
     printed = context.paper.results["text_headline_throughput"].reported
     with suppress(NotLogged):
         gain = timing.average(timing.gains(context, DUAL, other))
@@ -231,7 +239,10 @@ judge(PAPER, "figure_13", "faster_than_pipedream_here")(faster_here(PIPED))
 
 
 def piped_against_data(models: Sequence[str], slower: bool) -> Judge:
-    """A judge: PipeDream needs more (or less) time than data parallelism."""
+    """A judge that decides whether PipeDream needs more time than data parallelism, or less if not `slower`.
+
+    On average over a group of models; both readings of the schemes' times must agree.
+    """
 
     def judged(context: Context) -> Finding:
         percents = [against(context, DATA, models, PIPED, timed=timed) for timed in (FIRST, SECOND)]
@@ -254,7 +265,10 @@ judge(PAPER, "figure_13", "dense_pipedream_faster")(piped_against_data(DENSE, sl
 
 
 def as_printed(group: str, printed: dict[str, float], context: Context) -> Finding:
-    """DualPipe's shares of both others' time, against printed ones."""
+    """Whether DualPipe's shares of both others' time are the printed ones, within a factor of 1.2.
+
+    As geometric means over a group of models; both readings of the schemes' times must agree.
+    """
     models = GROUPS[group]
 
     def holds(timed: Arms) -> bool | None:
@@ -277,24 +291,24 @@ def as_printed(group: str, printed: dict[str, float], context: Context) -> Findi
 
 @judge(PAPER, "figure_13", "cnn_as_printed")
 def cnn_as_printed(context: Context) -> Finding:
-    """Both means."""
+    """Holds if DualPipe's mean shares of time over CNN models are the printed ones (`as_printed`)."""
     return as_printed("CNN", context.result.reported["CNN"], context)
 
 
 @judge(PAPER, "figure_13", "dense_as_printed")
 def dense_as_printed(context: Context) -> Finding:
-    """Both means."""
+    """Holds if DualPipe's mean shares of time over FCN and RNN models are the printed ones (`as_printed`)."""
     return as_printed("FCN/RNN", context.result.reported["FCN_RNN"], context)
 
 
 def in_cell(by_seed: BySeed) -> str:
-    """Percents over seeds in a table."""
+    """Ratios by seed as percentages in a table's cell."""
     return with_spread([100 * value for value in by_seed.values()])
 
 
 @drawing(PAPER, "text_headline_time")
 def headline_time(context: Context) -> Drawn:
-    """A row per group of models and reading."""
+    """DualPipe's share of the others' time, a row per group of models and reading."""
     printed = context.paper.results["figure_13"].reported
     readings: dict[str, dict[str, Any]] = {
         f"{clock}; {version}": {"piped": piped, "timed": timed}
@@ -333,7 +347,7 @@ def headline_time(context: Context) -> Drawn:
 
 
 def by_network(context: Context, readings: dict[str, dict[str, Any]]) -> list[str]:
-    """A note per reading: DualPipe's share of PipeDream's time by model, of those that have one."""
+    """A note per reading with DualPipe's share of PipeDream's time by model, where there is one."""
     notes = []
     for reading, how in readings.items():
         cells = []
@@ -346,11 +360,11 @@ def by_network(context: Context, readings: dict[str, dict[str, Any]]) -> list[st
 
 @judge(PAPER, "text_headline_time", "as_printed")
 def headline_as_printed(context: Context) -> Finding:
-    """Means over all six models."""
+    """Holds if DualPipe's mean shares of time over all six models are the printed ones (`as_printed`)."""
     return as_printed("all", context.result.reported, context)
 
 
 @judge(PAPER, "text_headline_time", "fastest")
 def headline_fastest(context: Context) -> Finding:
-    """Means over all six models."""
+    """Holds if DualPipe needs the least time on average over all six models (`fastest`)."""
     return fastest(MODELS)(context)

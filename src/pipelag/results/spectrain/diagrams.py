@@ -1,4 +1,4 @@
-"""Figures 1 and 2: what data and model parallelism send per batch, counted from a model's layers; SGD's loop."""
+"""Figures 1 and 2: the bytes that data and model parallelism send per batch, by a model's layers; and SGD's loop."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ FLOAT = 4  # bytes
 
 
 def gpus_of(log: RunLog) -> int:
-    """One GPU per stage of the counted cut."""
+    """The number of GPUs, one per stage of the counted cut."""
     return len(log.summary["cuts"]) + 1
 
 
 def data_parallel_bytes(log: RunLog) -> int:
-    """Per batch, over all GPUs: 2 (N-1) |w|, by a ring and by a parameter server on one of the GPUs alike.
+    """The bytes per batch over all GPUs, 2 (N-1) |w|.
 
-    The plans of figure 3 count the same (`summed_bytes`; ambiguity E15).
+    They are the same for a ring and for a parameter server on one of the GPUs. The plans of figure 3 count them alike
+    (`summed_bytes`; ambiguity E15).
     """
     return 2 * (gpus_of(log) - 1) * int(log.summary["parameters"]) * FLOAT
 
 
 def crossing(log: RunLog) -> list[int]:
-    """Bytes per batch at each cut: the activations of the layer before it, and as large a gradient back."""
+    """The bytes per batch at each cut: the output of the layer before it, and a gradient of the same size back."""
     outputs = {row["layer"]: row["output"] for row in log.rows}
     return [2 * outputs[cut] * log.summary["batch"] * FLOAT for cut in log.summary["cuts"]]
 
 
 def megabytes(size: float) -> str:
-    """For a label; of 10^6 bytes, as in figure 3."""
+    """A number of bytes as a label in MB of 10^6 bytes, as in figure 3."""
     return f"{size / 1e6:,.1f} MB"
 
 
 def table_of(context: Context) -> pd.DataFrame:
-    """A line per counted model."""
+    """The counted bytes, a row per model."""
     lines = []
     for arm in context.values("arm"):
         for log in (log for log in context.logs(arm=arm) if log.summary["kind"] == "count"):
@@ -53,7 +54,7 @@ def table_of(context: Context) -> pd.DataFrame:
 
 
 def box(axes: Any, x: float, y: float, width: float, height: float, text: str, colour: str) -> None:
-    """A labelled box."""
+    """Draw a labelled box."""
     from matplotlib.patches import FancyBboxPatch
 
     style = "round,pad=0.02,rounding_size=0.08"
@@ -62,13 +63,13 @@ def box(axes: Any, x: float, y: float, width: float, height: float, text: str, c
 
 
 def arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], two_headed: bool = False) -> None:
-    """An arrow between two points."""
+    """Draw an arrow between two points."""
     axes.annotate("", end, start, arrowprops={"arrowstyle": "<->" if two_headed else "->", "linewidth": 0.9})
 
 
 @drawing(PAPER, "figure_1a")
 def figure_1a(context: Context) -> Drawn:
-    """Full copies around the place where gradients are gathered, which is on one of the GPUs."""
+    """Data parallelism: full copies of the network, whose gradients are gathered on one of the GPUs."""
     data = table_of(context)
     log = context.log(arm="VGG16")
     if log is None:
@@ -91,7 +92,7 @@ def figure_1a(context: Context) -> Drawn:
 
 @drawing(PAPER, "figure_1b")
 def figure_1b(context: Context) -> Drawn:
-    """Layers in a row over the GPUs, with what crosses each boundary."""
+    """Model parallelism: layers divided over the GPUs, with the bytes that cross each boundary."""
     data = table_of(context)
     log = context.log(arm="VGG16")
     if log is None:
@@ -142,7 +143,7 @@ def figure_2(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_1b", "activations_at_cuts")
 def activations_at_cuts(context: Context) -> Finding:
-    """The bytes that two real workers sent, against those counted for the layer at their cut."""
+    """Holds if two real workers send exactly the bytes counted for the layer at their cut."""
     real = log_of(context, arm="two real workers")
     counted = log_of(context, arm="the same, counted")
     steps = real.summary["steps"]

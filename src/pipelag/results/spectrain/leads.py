@@ -1,4 +1,7 @@
-"""Claims about each of several networks or arms, of which some may not be logged: one may decide all the same."""
+"""Claims about each of several networks or arms, some of which may not be logged.
+
+One that is told against such a claim decides it even if others are missing.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ Leads = Mapping[str, Callable[[], Difference]]  # by name
 
 
 def told(leads: Leads) -> tuple[dict[str, Difference], dict[str, None]]:
-    """Those that are logged, by name, and why others are not; raises `NotLogged` where none is."""
+    """The leads that are logged, by name, and the reasons why others are not; raises `NotLogged` if none is."""
     known: dict[str, Difference] = {}
     reasons: dict[str, None] = {}
     for name, lead in leads.items():
@@ -26,13 +29,16 @@ def told(leads: Leads) -> tuple[dict[str, Difference], dict[str, None]]:
 
 
 def decided(context: Context, holds: bool | None, why: str, reasons: Iterable[str], tolerance: str = SEEDS) -> Finding:
-    """A finding about several, some of which are not logged, which it says."""
+    """A finding about several networks or arms, with the reasons why some are not logged."""
     reasons = list(dict.fromkeys(reasons))
     if reasons and holds is None:
-        (TESTS.get() or []).clear()  # what they tell is not what decides
+        (TESTS.get() or []).clear()  # the missing logs decide, not the tests
     return trend(context, holds, "; ".join([why, *reasons]), tolerance, what="training")
 
 
 def every(outcomes: Iterable[bool | None], reasons: Iterable[str]) -> bool | None:
-    """Whether all are so: one that is not logged leaves that untold, but where another is told against it."""
+    """Whether all outcomes are True, False if one is False; else None if one is open or not logged.
+
+    reasons: why some are not logged, one each.
+    """
     return all_of([*outcomes, *(None for _ in reasons)])

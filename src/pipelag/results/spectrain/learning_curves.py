@@ -1,4 +1,4 @@
-"""Figures 5 and 12: the Transformer's learning curves, how they fluctuate and how near they are to one another."""
+"""Figures 5 and 12: the Transformer's learning curves, their fluctuation and their distance from one another."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ from pipelag.results.spectrain.training import (
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "spectrain"
-COLOURS = (colours.BASELINE, colours.UNMENDED, colours.PIPEDREAM, colours.TWO_BW, colours.SPECTRAIN)  # no 2BW here
+# PipeDream with stashing has the colour of PipeDream-2BW, which is not drawn here.
+COLOURS = (colours.BASELINE, colours.UNMENDED, colours.PIPEDREAM, colours.TWO_BW, colours.SPECTRAIN)
 STYLES = {arm: (colour, number) for number, (arm, colour) in enumerate(zip(ARMS, COLOURS, strict=True))}
 WINDOW = 20  # evaluations of the moving averages
 RECORDED = 250  # evaluations of the paper's curves: every 20th of 5,000 iterations
 
 
 def curves(context: Context, arms: Sequence[str], panels: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The evaluations of the Transformer's runs, a row per point of every panel (title -> metric)."""
+    """The evaluations of the Transformer's runs, a row per point. panels: the metric of each panel, by its title."""
     items = [(arm, item) for arm in arms for item in context.select(what="training", model="Transformer", arm=arm)]
     titles = {arm: named(arm, [item.log for other, item in items if other == arm and item.log]) for arm in arms}
     for panel, metric in panels.items():
@@ -50,27 +51,29 @@ def curves(context: Context, arms: Sequence[str], panels: Mapping[str, str]) -> 
 
 
 def lost(context: Context) -> list[str]:
-    """The arms that diverge with every seed: of these no loss is drawn, which soon is none that could be shown."""
+    """The arms that diverge with every seed. Their losses are not drawn, since they soon leave any axis."""
     logs = {arm: context.logs(what="training", model="Transformer", arm=arm) for arm in ARMS}
     return [arm for arm, each in logs.items() if each and all(log.diverged_at is not None for log in each)]
 
 
 def named(arm: str, logs: Sequence[RunLog]) -> str:
-    """An arm in a legend, with how many of its runs diverged."""
+    """An arm's name in a legend, with the number of its runs that diverged."""
     diverged = sum(log.diverged_at is not None for log in logs)
     of = f"{diverged} of {len(logs)} " if len(logs) > 1 else ""
     return f"{arm} ({of}diverged)" if diverged else arm
 
 
 def styles_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
-    """The styles of lines by what the legend calls them: an arm's is the same whether runs of it diverge or not."""
+    """The styles of lines by their names in the legend. An arm's style does not depend on whether its runs diverge."""
     titles = dict.fromkeys(row["arm"] for row in rows)
     return {title: STYLES[arm] for title in titles for arm in ARMS if title.split(" (")[0] == arm}
 
 
 def limits(rows: Sequence[Mapping[str, Any]], panel: str) -> tuple[float | None, float | None]:
-    """Of a panel's axis: those of the means over seeds of the runs that did not diverge, which one that did, or one
-    evaluation of one seed, would flatten."""
+    """The limits of a panel's axis: the range of the means over seeds of runs that did not diverge.
+
+    A diverging run, or one evaluation of one seed, would otherwise flatten the curves.
+    """
     values = [row["value"] for row in rows if row["panel"] == panel]
     seeds: dict[tuple[str, int], list[float]] = {}  # of every evaluation
     for row in rows:
@@ -84,14 +87,14 @@ def limits(rows: Sequence[Mapping[str, Any]], panel: str) -> tuple[float | None,
 
 
 def window(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Evaluations of a moving average: the paper's share of a curve, so that a short curve's average lags no more."""
+    """The number of evaluations in a moving average: the paper's share of a curve, so that a short one lags no more."""
     steps = len({row["step"] for row in rows})
     return min(WINDOW, max(2, round(steps * WINDOW / RECORDED)))
 
 
 @drawing(PAPER, "figure_5")
 def figure_5(context: Context) -> Drawn:
-    """Faint evaluations, strong moving averages."""
+    """Accuracy against iterations, with single evaluations as faint and moving averages as strong lines."""
     y = Axis("value", "validation accuracy (%)")
     rows = list(curves(context, (DATA, VANILLA), {"": "accuracy"}))
     chart = Lines(Axis("step", "iteration"), y, line="arm", styles=STYLES | styles_of(rows), trailing=window(rows))
@@ -99,7 +102,7 @@ def figure_5(context: Context) -> Drawn:
 
 
 def below_curves(context: Context, rows: Sequence[Mapping[str, Any]]) -> str:
-    """What stands below curves: what lines and bands are, whose losses are not drawn, and what was trained."""
+    """The notes below curves: the meaning of lines and bands, the losses that are not drawn, and the training."""
     if not rows:
         return ""
     several = len({row["seed"] for row in rows}) > 1
@@ -115,7 +118,7 @@ def below_curves(context: Context, rows: Sequence[Mapping[str, Any]]) -> str:
 
 @drawing(PAPER, "figure_12")
 def figure_12(context: Context) -> Drawn:
-    """Three panels."""
+    """Three panels: training loss, validation loss and validation accuracy."""
     panels = {"Training loss": "loss", "Validation loss": "test_loss", "Validation accuracy": "accuracy"}
     rows = list(curves(context, ARMS, panels))
     axes = {
@@ -130,15 +133,17 @@ def figure_12(context: Context) -> Drawn:
 
 
 def spread(values: Sequence[float]) -> float:
-    """How far evaluations of the second half of a run lie around the curve's course: the root mean square of the steps
-    from one to the next, over the root of two. A slow rise hardly counts, as it would around a lagging average."""
+    """How much a curve fluctuates: the root mean square of the steps between evaluations, over the square root of two.
+
+    In the second half of a run. A slow rise hardly counts, while it would count around a lagging average.
+    """
     late = values[len(values) // 2 :]
     return (fmean((after - before) ** 2 for before, after in pairwise(late)) / 2) ** 0.5
 
 
 def spreads(context: Context, arm: str) -> BySeed:
-    """The spread of the Transformer's validation accuracy, by seed; for a judge."""
-    as_trained(context, "Transformer", arm)  # one that stays at chance lies still
+    """The `spread` of the Transformer's validation accuracy by seed. Raises `NotLogged` if an arm does not learn."""
+    as_trained(context, "Transformer", arm)  # a curve that stays at chance does not fluctuate
     curves_of = evaluated(context, arm)
     if any(len(values) < 2 * WINDOW for values in curves_of.values()):
         raise NotLogged(f"{arm} of the Transformer has no {2 * WINDOW} logged evaluations")
@@ -146,13 +151,13 @@ def spreads(context: Context, arm: str) -> BySeed:
 
 
 def evaluated(context: Context, arm: str) -> dict[int, list[float]]:
-    """The Transformer's validation accuracies, by seed, of the runs that there are."""
+    """The Transformer's validation accuracies by seed, for the runs that have a log."""
     items = context.select(what="training", model="Transformer", arm=arm)
     return {item.arm.seed: points(item.log, "accuracy") for item in items if item.log is not None}
 
 
 def least_stable(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
-    """Whether the first of each pair spreads more than the second."""
+    """Whether in each pair of arms the first fluctuates more than the second (`spread`), paired over seeds."""
     arms = dict.fromkeys(arm for pair in pairs for arm in pair)
     by_arm = {arm: spreads(context, arm) for arm in arms}
     wider = [Difference.of(by_arm[a], by_arm[b]).above() for a, b in pairs]
@@ -162,14 +167,14 @@ def least_stable(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
 
 
 def rise(values: Sequence[float]) -> float:
-    """By how much the second half of a curve is above its first."""
+    """By how much the mean of a curve's second half is above that of its first."""
     half = len(values) // 2
     return fmean(values[half:]) - fmean(values[:half])
 
 
 @judge(PAPER, "figure_5", "fluctuates")
 def fluctuates(context: Context) -> Finding:
-    """Vanilla DualPipe spreads more than data parallelism, which rises."""
+    """Holds if vanilla DualPipe fluctuates more than data parallelism, and data parallelism's curve rises."""
     wider = least_stable(context, [(VANILLA, DATA)])
     rises = {seed: rise(values) for seed, values in evaluated(context, DATA).items()}
     up = Difference.of(rises, dict.fromkeys(rises, 0.0))
@@ -179,12 +184,12 @@ def fluctuates(context: Context) -> Finding:
 
 @judge(PAPER, "figure_12", "vanilla_least_stable")
 def vanilla_least_stable(context: Context) -> Finding:
-    """Against all others."""
+    """Holds if vanilla DualPipe fluctuates more than each other arm."""
     return least_stable(context, [(VANILLA, other) for other in (PIPED, SPECTRAIN, DATA)])
 
 
 def pipedream_between(piped: str) -> Judge:
-    """A judge: PipeDream is more stable than vanilla DualPipe and less than SpecTrain."""
+    """A judge that decides whether PipeDream fluctuates less than vanilla DualPipe and more than SpecTrain."""
     return lambda context: least_stable(context, [(VANILLA, piped), (piped, SPECTRAIN)])
 
 
@@ -199,7 +204,10 @@ def apart(a: Sequence[float], b: Sequence[float]) -> float:
 
 @judge(PAPER, "figure_12", "spectrain_near_data")
 def spectrain_near_data(context: Context) -> Finding:
-    """No further from it than data parallelism with one seed is from itself with others."""
+    """Holds if SpecTrain's curve is no further from data parallelism's than two seeds of data parallelism are apart.
+
+    This is our reading of "similar". Distances are means over evaluations, paired over seeds.
+    """
     for arm in (SPECTRAIN, DATA):
         as_trained(context, "Transformer", arm)
     predicted, data = (evaluated(context, arm) for arm in (SPECTRAIN, DATA))

@@ -1,4 +1,4 @@
-"""Figure 9 and what the text says of it: how close predicted weights come to the true ones, for every such method."""
+"""Figure 9 and the text's claim on it: the distance of predicted weights from the true ones, for every predictor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "spectrain"
 HORIZONS = (1, 2, 3)
-FACTOR = 2.0  # within which a ratio of the paper's is met
+FACTOR = 2.0  # the tolerance of a printed ratio
 FORESEEN = (
     "Predictions s updates ahead: SpecTrain steps s times along the velocity (equation 4), PipeOptim s times as the "
     "optimizer does, LWP_w (linear weight prediction) s times as the weights last changed, and XPipe s times as Adam "
@@ -30,12 +30,12 @@ FORESEEN = (
 
 
 def measured_rows(log: RunLog | None) -> list[dict[str, Any]]:
-    """The evaluations of a run that have distances of predicted weights."""
+    """The evaluations of a run that hold distances of predicted weights."""
     return [row for row in log.rows if "rmse_stale_1" in row] if log else []
 
 
 def by_seed(context: Context, method: str = SPECTRAIN) -> dict[int, list[dict[str, Any]]]:
-    """A method's rows by seed; for a judge."""
+    """A method's `measured_rows` by seed. Raises `NotLogged` if a seed has none."""
     rows = {seed: measured_rows(item.log) for seed, item in every_run(context, method, arm=method).items()}
     if not all(rows.values()):
         raise NotLogged(f"{method} has no logged distances")
@@ -43,18 +43,18 @@ def by_seed(context: Context, method: str = SPECTRAIN) -> dict[int, list[dict[st
 
 
 def mean(context: Context, kind: str, s: int, method: str = SPECTRAIN) -> dict[int, float]:
-    """The mean over a run of the distance of `kind` weights, predicted or stale, s updates ahead; by seed."""
+    """The mean distance over a run of predicted or stale weights (`kind`) from those s updates later, by seed."""
     return {seed: fmean(row[f"rmse_{kind}_{s}"] for row in rows) for seed, rows in by_seed(context, method).items()}
 
 
 def ratio(context: Context, s: int, method: str = SPECTRAIN) -> dict[int, float]:
-    """Predicted over stale, by seed."""
+    """The mean distance of predicted weights over that of stale ones, by seed."""
     stale = mean(context, "stale", s, method)
     return {seed: value / stale[seed] for seed, value in mean(context, "predicted", s, method).items()}
 
 
 def lines(context: Context) -> Iterator[dict[str, Any]]:
-    """The rows of figure 9: stale weights of SpecTrain's run, predicted ones of every method's."""
+    """The points of figure 9: stale weights in SpecTrain's run, predicted ones in every method's run."""
     for s in HORIZONS:
         for item in context.items:
             method = item.arm.labels["arm"]
@@ -66,7 +66,7 @@ def lines(context: Context) -> Iterator[dict[str, Any]]:
 
 
 def seldom(context: Context) -> str:
-    """On how many minibatches distances are measured, in words; empty where on each, and without logs."""
+    """How rarely distances are measured, in words; empty if on every minibatch, and without logs."""
     for spec in (item.arm.spec for item in context.logged(arm=SPECTRAIN)):
         every = spec.options["discrepancy"]["every"]
         if every > 1:
@@ -75,7 +75,7 @@ def seldom(context: Context) -> str:
 
 
 def measured_how(context: Context) -> list[str]:
-    """What the measured distances are, in sentences."""
+    """Notes on how the distances are measured."""
     logged = context.logged(arm=SPECTRAIN)
     if not logged:
         return []
@@ -87,9 +87,9 @@ def measured_how(context: Context) -> list[str]:
 
 @drawing(PAPER, "figure_9")
 def figure_9(context: Context) -> Drawn:
-    """A panel per s."""
+    """The RMSE of stale and predicted weights against iterations, a panel per s."""
     y = Axis("rmse", "RMSE of the weights", log=True)
-    # LWP_w's gaps show PipeOptim's line
+    # The gaps in LWP_w's dashes show PipeOptim's line below.
     styles = {
         f"stale ({SPECTRAIN}'s run)": (colours.BASELINE, 0),
         f"predicted, {SPECTRAIN}": (colours.SPECTRAIN, 4),
@@ -103,7 +103,7 @@ def figure_9(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_9", "predicted_below_stale")
 def predicted_below_stale(context: Context) -> Finding:
-    """Means over the run."""
+    """Holds if predicted weights have a smaller mean RMSE than stale ones for every s, paired over seeds."""
     pairs = {s: Difference.of(mean(context, "stale", s), mean(context, "predicted", s)) for s in HORIZONS}
     texts = [f"s = {s}: {fmean(ratio(context, s).values()):.2f}" for s in HORIZONS]
     why = f"predicted over stale {', '.join(texts)}"
@@ -112,7 +112,7 @@ def predicted_below_stale(context: Context) -> Finding:
 
 @judge(PAPER, "figure_9", "grows_with_s")
 def grows_with_s(context: Context) -> Finding:
-    """Means over the run."""
+    """Holds if the mean RMSE of stale weights grows with each step of s, paired over seeds."""
     stale = {s: mean(context, "stale", s) for s in HORIZONS}
     holds, _ = ordered([stale[s] for s in reversed(HORIZONS)])
     texts = [f"s = {s}: {fmean(values.values()):.2e}" for s, values in stale.items()]
@@ -121,7 +121,7 @@ def grows_with_s(context: Context) -> Finding:
 
 @judge(PAPER, "figure_9", "spikes")
 def spikes(context: Context) -> Finding:
-    """The greatest distance over the mean one."""
+    """Holds if the greatest RMSE of stale weights at s = 3 is more than 1000 times the mean, over seeds."""
     ratios = {
         seed: max(row["rmse_stale_3_most"] for row in rows) / fmean(row["rmse_stale_3"] for row in rows)
         for seed, rows in by_seed(context).items()
@@ -134,14 +134,17 @@ def spikes(context: Context) -> Finding:
 
 
 def percent(context: Context) -> Difference:
-    """Predicted over stale at s = 3, in percent."""
+    """The RMSE of predicted over that of stale weights at s = 3, in percent over seeds."""
     percents = {seed: 100 * value for seed, value in ratio(context, 3).items()}
     return Difference.of(percents, dict.fromkeys(percents, 0.0))
 
 
 @judge(PAPER, "figure_9", "small_ratio")
 def small_ratio(context: Context) -> Finding:
-    """The paper's rests on the spikes of the stale weights."""
+    """Holds if the ratio at s = 3 is the printed 1.5 % within a factor of 2, over seeds.
+
+    The paper's mean rests on spikes of the stale weights, and one spike more or less would change it by as much.
+    """
     ours, printed = percent(context), context.result.reported["s3_mean_ratio_percent"]
     why = f"{share(ours)} (printed {printed} %)"
     words = "within a factor of 2 either way, as a spike more or less in the mean would make it; over seeds"
@@ -150,7 +153,7 @@ def small_ratio(context: Context) -> Finding:
 
 @drawing(PAPER, "text_prediction_rmse")
 def text_prediction_rmse(context: Context) -> Drawn:
-    """A row per method and s."""
+    """The RMSE of predicted over that of stale weights, a row per method and s."""
     rows = []
     for method in context.values("arm"):
         for s in HORIZONS:
@@ -176,6 +179,6 @@ def text_prediction_rmse(context: Context) -> Drawn:
 
 @judge(PAPER, "text_prediction_rmse", "far_below")
 def far_below(context: Context) -> Finding:
-    """At s = 3."""
+    """Holds if the RMSE of predicted weights at s = 3 is at most half of stale weights', our reading of "far below"."""
     ours = percent(context)
     return sized(context, ours.below(50), share(ours), "'far below' is read as at most half", arm=SPECTRAIN)

@@ -1,4 +1,4 @@
-"""Figures 6 and 8: PipeDream's and DualPipe's time units, and the weights that batch 5 reads."""
+"""Figures 6 and 8: PipeDream's and DualPipe's time units, and the weights that batch 5 reads. Claims are exact."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pipelag.results.timelines import Row, draw, full_between, passes
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "spectrain"
-BATCH = 5  # the batch that figure 8 follows, counted from 0: batch t enters GPU 0 at time unit t
+BATCH = 5  # the batch that figure 8 follows, counted from 0; batch t enters GPU 0 at time unit t
 GPUS = 3
 
 
 def weights(row: Row) -> str:
-    """W_u, u the time unit whose weights are read; predicted ones with a hat."""
+    """The label of a pass: W_u, with the time unit u whose weights it reads; predicted weights have a hat."""
     unit = int(row["unit"])
     return rf"$\hat{{W}}_{{{unit}}}$" if row["ahead"] else f"$W_{{{unit}}}$"
 
 
 @drawing(PAPER, "figure_6a")
 def figure_6a(context: Context) -> Drawn:
-    """PipeDream under one clock for all GPUs, in units of a backward: what is left of one after a forward is idle."""
+    """PipeDream with one clock for all GPUs, in units of a backward; a GPU idles for the rest of a forward's unit."""
     drawn = draw(
         in_backwards(context),
         name="GPU",
@@ -41,7 +41,7 @@ def figure_6a(context: Context) -> Drawn:
 
 
 def in_backwards(context: Context) -> Context:
-    """The same with times in backwards instead of forwards."""
+    """The same runs with times in units of a backward instead of a forward."""
 
     def scaled(item: Item) -> Item:
         if item.log is None:
@@ -55,7 +55,7 @@ def in_backwards(context: Context) -> Context:
 
 @drawing(PAPER, "figure_6b")
 def figure_6b(context: Context) -> Drawn:
-    """DualPipe's time units, batches counted from 0."""
+    """DualPipe's time units, with batches counted from 0."""
     unit = "time unit (a forward and a backward)"
     drawn = draw(context, name="GPU", first=0, follow=None, unit=unit, numbered_from=0, arm="DualPipe")
     return with_note(context, drawn, "Units are longer than those of figure 6a.")
@@ -71,7 +71,7 @@ def figure_8(context: Context) -> Drawn:
 
 
 def with_note(context: Context, drawn: Drawn, also: str) -> Drawn:
-    """A timeline with what stands below it: its colours, its method, and how many updates passes miss; first run's."""
+    """Add the note below a timeline: its colours, and the first logged run's method and delays."""
     logged = context.logged()
     if not logged or logged[0].log is None:
         return drawn
@@ -80,19 +80,19 @@ def with_note(context: Context, drawn: Drawn, also: str) -> Drawn:
 
 
 def followed(context: Context) -> list[Row]:
-    """The passes of batch 5 in time order, its forward before its backward on the last GPU."""
+    """The passes of batch 5 in the order of time, with the forward before the backward in a shared unit."""
     return sorted(passes(log_of(context), BATCH + 1), key=lambda row: (row["start"], row["kind"] == "B"))
 
 
 def unit_starts(log: RunLog) -> list[float]:
-    """When the units of the steady state begin."""
+    """The starts of the steady state's time units."""
     start, end = full_between(log)
     return sorted({row["start"] for row in passes(log) if start <= row["start"] <= end})
 
 
 @judge(PAPER, "figure_6a", "one_task")
 def one_task(context: Context) -> Finding:
-    """No GPU begins two tasks in one unit."""
+    """Holds if no GPU begins two tasks in one unit, and every task ends within its unit."""
     log = log_of(context)
     starts = sorted({row["start"] for row in passes(log)})
     tasks = [(row["worker"], row["start"]) for row in passes(log)]
@@ -102,7 +102,7 @@ def one_task(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6a", "padded_forwards")
 def padded(context: Context) -> Finding:
-    """Between the fill and the drain: units are as long as backwards, and forwards are over before them."""
+    """Holds if, between fill and drain, units are as long as backwards, forwards are shorter, and GPUs idle."""
     log = log_of(context)
     starts = unit_starts(log)
     units = {b - a for a, b in zip(starts[:-1], starts[1:], strict=True)}
@@ -117,7 +117,7 @@ def padded(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6b", "unit_cost")
 def unit_cost(context: Context) -> Finding:
-    """The distance of two batches' last backwards, against what the stages' passes take."""
+    """Holds if batches finish as far apart as the slowest GPU's forward and backward take, in the steady state."""
     log = log_of(context, arm="stages of different costs")
     costs: dict[int, float] = {}
     for kind in "FB":
@@ -134,7 +134,7 @@ def unit_cost(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6b", "batch_per_unit")
 def batch_per_unit(context: Context) -> Finding:
-    """The units at which batches come back to GPU 0."""
+    """Holds if batches finish exactly one time unit apart."""
     ends = sorted(row["end"] for row in passes(log_of(context, arm="DualPipe"), kind="B") if row["stage"] == 1)
     gaps = {b - a for a, b in zip(ends[:-1], ends[1:], strict=True)}
     return exact(gaps == {1}, f"batches finish {listing(sorted(gaps))} unit apart")
@@ -142,7 +142,10 @@ def batch_per_unit(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6b", "two_tasks")
 def two_tasks(context: Context) -> Finding:
-    """Every cell between the fill and the drain."""
+    """Holds if between fill and drain every GPU runs a forward and a backward in each unit, of two batches.
+
+    On the last GPU they are of the same batch.
+    """
     log = log_of(context, arm="DualPipe")
     gpus = log.summary["workers"]
     cells: dict[tuple[int, int], list[Row]] = {}
@@ -161,7 +164,7 @@ def two_tasks(context: Context) -> Finding:
 
 
 def same_versions(context: Context) -> Finding:
-    """The time units whose weights batch 5 reads."""
+    """A judge that decides whether batch 5 reads exactly the weights of the printed time units."""
     units = sorted({int(row["unit"]) for row in followed(context)})
     return exact(units == context.result.reported["weights"], listing(f"W{unit}" for unit in units))
 
@@ -172,7 +175,7 @@ for _figure in ("figure_8a", "figure_8b", "figure_8c", "figure_8d"):
 
 @judge(PAPER, "figure_8b", "round_trip")
 def round_trip(context: Context) -> Finding:
-    """From the first forward to the last backward."""
+    """Holds if batch 5 takes 2N - 1 units from its first forward to its last backward."""
     rows = followed(context)
     units = rows[-1]["end"] - rows[0]["start"]
     return exact(units == 2 * GPUS - 1, f"{units} units on {log_of(context).summary['workers']} GPUs")
@@ -180,7 +183,7 @@ def round_trip(context: Context) -> Finding:
 
 @judge(PAPER, "figure_8c", "stale")
 def stale(context: Context) -> Finding:
-    """How long after the weights it reads batch 5 is done, and the copies kept for it."""
+    """Holds if batch 5's last pass starts 2N - 2 units after the weights that it reads, and some GPU keeps copies."""
     rows = followed(context)
     behind = rows[-1]["start"] - int(rows[-1]["unit"])
     copies = log_of(context).summary["weight_copies"]
@@ -191,14 +194,17 @@ def stale(context: Context) -> Finding:
 
 @judge(PAPER, "figure_8d", "first_s")
 def first_s(context: Context) -> Finding:
-    """The first forward's distance."""
+    """Holds if the first forward of batch 5 predicts the printed number of versions ahead."""
     s = followed(context)[0]["ahead"]
     return exact(s == context.result.reported["s_first_forward"], f"s = {s:g}")
 
 
 @judge(PAPER, "figure_8d", "s_falls")
 def s_falls(context: Context) -> Finding:
-    """Along the round trip; on the last GPU forward and backward share a unit, and s."""
+    """Holds if s falls by one per unit along batch 5's round trip and ends at 0.
+
+    On the last GPU the forward and the backward share a unit, so they must share s too.
+    """
     rows = followed(context)
     by_unit = {row["start"]: row["ahead"] for row in rows}
     path = [by_unit[unit] for unit in sorted(by_unit)]

@@ -1,4 +1,7 @@
-"""Figures 10 and 11 and the headline on throughput: six networks on 2 and 4 GPUs, timed."""
+"""Figures 10 and 11 and the headline on throughput: six networks on 2 and 4 GPUs, by simulated times.
+
+A claim for which the two readings of the schemes (ambiguity E16) differ must hold in both.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ TITLES = {  # of groups of bars, which are narrow
     "Transformer": "Trans-\nformer",
     "Residual LSTM": "Residual\nLSTM",
 }
-LOW = 0.1  # of figure 11's bars: lower ones stand in words below it
+LOW = 0.1  # figure 11's bars below this height are also given in words below it
 PARTS = {
     "computing": "computing",
     "transfer": "P2P transfer",
@@ -68,12 +71,12 @@ PARTS = {
     "imbalance_idle": "idle for imbalance",
 }
 
-PARTS_COLOURS = dict(zip(PARTS.values(), (6, 5, 7, 2), strict=True))  # none of a scheme's in a chart of times
+PARTS_COLOURS = dict(zip(PARTS.values(), (6, 5, 7, 2), strict=True))  # different from the schemes' colours
 
 
 @drawing(PAPER, "figure_10")
 def figure_10(context: Context) -> Drawn:
-    """A panel per number of GPUs; second readings are in the table of the headline."""
+    """Throughput by model and scheme, a panel per number of GPUs. The headline's table has the other readings."""
     rows = []
     for gpus in GPUS:
         for model in MODELS:
@@ -98,7 +101,7 @@ def figure_10(context: Context) -> Drawn:
 
 @judge(PAPER, "figure_10", "dualpipe_highest")
 def dualpipe_highest(context: Context) -> Finding:
-    """Every model on 2 and on 4 GPUs, against the better of the others."""
+    """Holds if DualPipe is faster than both others by more than rounding, for every model on 2 and on 4 GPUs."""
 
     def leads(arms: Arms, gpus: int) -> dict[str, float]:
         others = [gains(context, arms[DUAL], arms[other], gpus=gpus) for other in (DATA, PIPED)]
@@ -112,7 +115,7 @@ def dualpipe_highest(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "cnn_data_above_pipedream")
 def cnn_data_above_pipedream(context: Context) -> Finding:
-    """Each CNN on 2 and on 4 GPUs."""
+    """Holds if data parallelism is faster than PipeDream by more than rounding, for each CNN on 2 and on 4 GPUs."""
 
     def leads(arms: Arms, gpus: int) -> dict[str, float]:
         return gains(context, arms[DATA], arms[PIPED], CNN, gpus=gpus)
@@ -125,7 +128,7 @@ def cnn_data_above_pipedream(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "cnn_scale")
 def cnn_scale(context: Context) -> Finding:
-    """From 2 to 4 GPUs, every scheme on every CNN."""
+    """Holds if every scheme is faster on 4 GPUs than on 2 by more than rounding, for every CNN, in both readings."""
     texts, scales = [], {}
     for arm in (*SCHEMES, *SECOND.values()):
         two, four = speedups(context, arm, CNN, 2), speedups(context, arm, CNN, 4)
@@ -137,7 +140,7 @@ def cnn_scale(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "dense_gain_four")
 def dense_gain_four(context: Context) -> Finding:
-    """Both pipelines on 4 GPUs, each of the three models."""
+    """Holds if on 4 GPUs both pipelines beat one GPU and data parallelism by more than rounding, on each model."""
     four = {arm: speedups(context, arm, DENSE, 4) for arm in (*SCHEMES, *SECOND.values())}
     holds = in_both(
         lambda arms: all(
@@ -151,7 +154,7 @@ def dense_gain_four(context: Context) -> Finding:
 
 @judge(PAPER, "figure_10", "dense_falls")
 def dense_falls(context: Context) -> Finding:
-    """Data parallelism from 2 to 4 GPUs, each of the three models."""
+    """Holds if data parallelism is slower on 4 GPUs than on 2 for each of three models, with a server and by a ring."""
     two, four = speedups(context, DATA, DENSE, 2), speedups(context, DATA, DENSE, 4)
     rings = [speedups(context, RING, DENSE, gpus) for gpus in GPUS]
     texts = [f"{m} {two[m]:.2f}x to {four[m]:.2f}x (by a ring {rings[0][m]:.2f}x to {rings[1][m]:.2f}x)" for m in DENSE]
@@ -160,7 +163,7 @@ def dense_falls(context: Context) -> Finding:
 
 
 def over_one_gpu(context: Context) -> tuple[list[float], float, str]:
-    """Data parallelism's mean over a single GPU on FCN and RNN models, with a server and by a ring; the printed one."""
+    """Data parallelism's mean speedups over FCN and RNN models: with a server and by a ring; as printed; in words."""
     by_model, printed = speedups(context, DATA, DENSE), context.result.reported["FCN_RNN_4gpu"]
     means = [average(by_model), average(speedups(context, RING, DENSE))]
     share = printed["data_parallel_vs_single_percent"]
@@ -170,20 +173,20 @@ def over_one_gpu(context: Context) -> tuple[list[float], float, str]:
 
 @judge(PAPER, "figure_10", "dense_below_one")
 def dense_below_one(context: Context) -> Finding:
-    """The mean on 4 GPUs, against one GPU."""
+    """Holds if data parallelism's mean speedup on 4 GPUs is below 1 by more than rounding, in both readings."""
     means, _, why = over_one_gpu(context)
     return timed(context, [mean <= 1 / FASTER for mean in means], why, f"geometric mean, {FASTER_WORDS}")
 
 
 @judge(PAPER, "figure_10", "dense_below_one_as_printed")
 def dense_below_one_as_printed(context: Context) -> Finding:
-    """The same mean, against the printed one."""
+    """Holds if data parallelism's mean speedup on 4 GPUs is as printed within a factor of 1.2, in both readings."""
     means, printed, why = over_one_gpu(context)
     return timed(context, [within(mean, printed) for mean in means], why, MEAN_WORDS)
 
 
 def gain_as_printed(group: str, models: tuple[str, ...]) -> Judge:
-    """A judge: DualPipe over both others, mean over a group of models."""
+    """A judge that decides whether DualPipe's geometric mean gains are the printed ones within a factor of 1.2."""
 
     def judged(context: Context) -> Finding:
         printed, keys = context.result.reported[group], {DATA: "over_data_percent", PIPED: "over_pipedream_percent"}
@@ -208,7 +211,7 @@ judge(PAPER, "figure_10", "dense_gains")(gain_as_printed("FCN_RNN_4gpu", DENSE))
 
 @drawing(PAPER, "figure_11")
 def figure_11(context: Context) -> Drawn:
-    """A panel per model, a stack per scheme, as shares of data parallelism's time."""
+    """The parts of each scheme's time over data parallelism's: a panel per model, a stack per scheme."""
     rows = []
     for model in MODELS:
         base = logged_row(context, model, DATA)
@@ -226,7 +229,7 @@ def figure_11(context: Context) -> Drawn:
 
 
 def least_drawn(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The parts of bars that are too low to be read, in words."""
+    """The parts of the bars that are too low to be read, in words; or empty."""
     bars: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         bars.setdefault((row["model"], row["scheme"].strip()), {})[row["part"]] = row["time"]
@@ -240,7 +243,7 @@ def least_drawn(rows: Sequence[Mapping[str, Any]]) -> str:
 
 @judge(PAPER, "figure_11", "imbalance_order")
 def imbalance_order(context: Context) -> Finding:
-    """Means over the six models."""
+    """Holds if PipeDream idles for imbalance more than DualPipe by over a percentage point, on average over models."""
     idle = {arm: mean_share(context, arm, imbalance) for arm in (PIPED, DUAL, PIPED_FREE, DUAL_FREE)}
     why = ", ".join(f"{arm} {share:.1f} %" for arm, share in idle.items())
     return timed(context, in_both(lambda arms: idle[arms[PIPED]] > idle[arms[DUAL]] + 1), why, "a percentage point")
@@ -248,7 +251,7 @@ def imbalance_order(context: Context) -> Finding:
 
 @judge(PAPER, "figure_11", "imbalance_as_printed")
 def imbalance_as_printed(context: Context) -> Finding:
-    """Both means."""
+    """Holds if both mean idle shares are the printed ones within a factor of 1.2, in both readings of the schemes."""
     printed = context.result.reported["imbalance_idle_percent"]
     idle = {arm: mean_share(context, arm, imbalance) for arm in (PIPED, DUAL, PIPED_FREE, DUAL_FREE)}
     holds = in_both(lambda arms: all(within(idle[arms[scheme]], printed[scheme]) for scheme in (PIPED, DUAL)))
@@ -258,7 +261,7 @@ def imbalance_as_printed(context: Context) -> Finding:
 
 @judge(PAPER, "figure_11", "transfers_order")
 def transfers_order(context: Context) -> Finding:
-    """Means over the six models."""
+    """Holds if data parallelism's mean share of transfers is at least twice either pipeline's, read as "far more"."""
     share = {arm: mean_share(context, arm, communicating) for arm in (*SCHEMES, *SECOND.values())}
     why = ", ".join(f"{arm} {percent:.1f} %" for arm, percent in share.items())
     holds = in_both(lambda arms: share[arms[DATA]] >= 2 * max(share[arms[PIPED]], share[arms[DUAL]]))
@@ -267,7 +270,10 @@ def transfers_order(context: Context) -> Finding:
 
 @judge(PAPER, "figure_11", "transfers_as_printed")
 def transfers_as_printed(context: Context) -> Finding:
-    """Means of the schemes, and of data parallelism over the FCN and RNN models."""
+    """Holds if the mean shares of transfers are the printed ones within a factor of 1.2, in both readings.
+
+    Of each scheme over all models, and of data parallelism over FCN and RNN models.
+    """
     printed = context.result.reported["p2p_related_percent"]
     of = {scheme: (scheme, MODELS) for scheme in SCHEMES} | {f"{DATA} FCN/RNN": (DATA, DENSE)}
 
@@ -284,7 +290,10 @@ def transfers_as_printed(context: Context) -> Finding:
 
 @judge(PAPER, "figure_11", "computing_longer")
 def computing_longer(context: Context) -> Finding:
-    """Means over the six models, against both pipelines. Less than is printed tells nothing: a reason is not timed."""
+    """Holds if data parallelism's mean computing time over each pipeline's is the printed one within a factor of 1.2.
+
+    A smaller ratio leaves the claim open, because the simulation does not time one of the paper's two reasons.
+    """
     factor = 1 + context.result.reported["data_compute_longer_percent"] / 100
 
     def computing(model: str, arm: str) -> float:
@@ -306,14 +315,17 @@ def computing_longer(context: Context) -> Finding:
 
 
 def headline(context: Context, other: str, reading: str, second: bool) -> Mapping[str, float]:
-    """DualPipe over another scheme, in one of four readings; for a judge."""
+    """DualPipe's throughput over another scheme's by model, in one of four readings.
+
+    reading: whether moving weights takes time. second: the second reading of the schemes (ambiguity E16).
+    """
     pair = (SECOND[DUAL], SECOND[other]) if second else (DUAL, other)
     return gains(context, *pair, reading=reading)
 
 
 @drawing(PAPER, "text_headline_throughput")
 def headline_throughput(context: Context) -> Drawn:
-    """A row per comparison and reading."""
+    """DualPipe's mean and greatest gain, a row per comparison and reading."""
     paper = context.result.reported
     rows: list[dict[str, Any]] = []
     for other, key in ((DATA, "data"), (PIPED, "pipedream")):
@@ -351,7 +363,7 @@ def headline_throughput(context: Context) -> Drawn:
 
 
 def left_idle(context: Context) -> list[str]:
-    """How much idle time there is that DualPipe could use, for a note; none without logs."""
+    """A note on the idle time that DualPipe could use; empty without logs."""
     with suppress(NotLogged):
         idle = [mean_share(context, arm, imbalance) for arm in (PIPED, DUAL, PIPED_FREE, DUAL_FREE)]
         words = "idle for imbalance, mean over the networks: {} {:.1f} %, {} {:.1f} %; without a common clock "
@@ -360,7 +372,10 @@ def left_idle(context: Context) -> list[str]:
 
 
 def headline_as_printed(other: str, key: str) -> Judge:
-    """A judge: mean and greatest, as printed."""
+    """A judge that decides whether DualPipe's mean and greatest gain are the printed ones within a factor of 1.2.
+
+    The readings in which moving weights takes time decide.
+    """
 
     def judged(context: Context) -> Finding:
         printed = [context.result.reported[f"{key}_{which}"] for which in ("avg", "max")]

@@ -1,4 +1,4 @@
-"""Table 1 and the headline on accuracy: six networks under four schemes, as trained."""
+"""Table 1 and the headline on accuracy: six networks trained under four schemes."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ DATA, VANILLA, PIPED, STASHED, SPECTRAIN = ARMS = (
     "PipeDream, stashing",
     "SpecTrain",
 )
-# PipeDream keeps "the earliest version of weights throughout the entire round trip" (section 3.3): on all GPUs, which
-# is PipeDream's vertical sync; its plain stashing, each GPU's own version, is the second reading.
+# PipeDream keeps "the earliest version of weights throughout the entire round trip" (section 3.3). The first reading is
+# one version on all GPUs, PipeDream's vertical sync; the second is its plain stashing, each GPU's own version.
 READINGS = {"": PIPED, "_stashed": STASHED}
 METRICS = {"min. train loss": "loss", "min. val. loss": "test_loss", "max. val. accuracy (%)": "accuracy"}
-SIMILAR = 0.5  # points of accuracy
-ROUNDED = 0.005  # of an accuracy printed to a hundredth: "at least" holds of two that are printed alike
-TENTHS = 0.05  # half a unit of a mean drop, which is printed to a tenth
+SIMILAR = 0.5  # points of accuracy that count as similar
+ROUNDED = 0.005  # points; "at least" holds for two accuracies that are equal as printed, to a hundredth
+TENTHS = 0.05  # half a unit of the last digit of a mean drop, which is printed to a tenth
 BySeed = dict[int, float]
 
 
 def points(log: RunLog, metric: str) -> list[float]:
-    """A metric of every evaluation of a run."""
+    """A metric's values at the evaluations of a run."""
     return [row[metric] for row in log.rows if row.get(metric) is not None]
 
 
 def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> BySeed:
-    """The greatest accuracy or the least loss of a run, by seed; raises `NotLogged` unless all seeds have one."""
+    """The best value of a run, greatest accuracy or least loss, by seed; raises `NotLogged` if a seed has none."""
     better = min if "loss" in metric else max
     items = asked_for(context.select(what="training", model=model, arm=arm))
     values = {
@@ -70,33 +70,33 @@ def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> By
 
 
 def as_trained(context: Context, model: str, arm: str, metric: str = "accuracy") -> BySeed:
-    """`best`, for a judge: of no run that diverged or, whatever the arm, does not learn, for in the paper all do."""
+    """`best` for a judge. Raises `NotLogged` if a run diverged or does not learn, since in the paper all arms learn."""
     whole(context, model, arm)
     learned(context, f"{arm} of {model}", what="training", model=model, arm=arm)
     return best(context, model, arm, metric)
 
 
 def whole(context: Context, model: str, arm: str) -> None:
-    """Raise `NotLogged` where a run diverged: what it reached before says nothing."""
+    """Raise `NotLogged` if a run diverged, since the best value before that says nothing."""
     for item in context.select(what="training", model=model, arm=arm):
         if item.log is not None and item.log.diverged_at is not None:
             raise NotLogged(f"{arm} of {model} diverged with seed {item.arm.seed}, at step {item.log.diverged_at:,}")
 
 
 def mean_best(context: Context, arm: str, models: Sequence[str] = MODELS) -> BySeed:
-    """The greatest accuracies of an arm, mean over models, by seed; for a judge."""
+    """An arm's greatest accuracies by seed, averaged over models (`as_trained`)."""
     return over_models(as_trained(context, model, arm) for model in models)
 
 
 def ahead(context: Context, first: str, second: str, models: Sequence[str] = MODELS) -> Difference:
-    """By how much the first arm's mean over models is above the second's; for a judge."""
+    """By how much the first arm's mean accuracy over models is above the second's, paired over seeds."""
     return Difference.of(mean_best(context, first, models), mean_best(context, second, models))
 
 
 def above(
     context: Context, first: str, second: str, models: Sequence[str] = MODELS, metric: str = "accuracy"
 ) -> dict[str, Difference]:
-    """By how much the first arm's best accuracy, or least loss, is above the second's, by model; for a judge."""
+    """By how much the first arm's best value is above the second's, by model and paired over seeds."""
     return {
         m: Difference.of(as_trained(context, m, first, metric), as_trained(context, m, second, metric)) for m in models
     }
@@ -110,7 +110,7 @@ def in_words(differences: Mapping[str, Difference], digits: int = 2) -> str:
 def leads_of(
     context: Context, first: str, second: str, models: Sequence[str] = MODELS, metric: str = "accuracy"
 ) -> Leads:
-    """By model, by how much the first arm's best accuracy, or least loss, is above the second's."""
+    """`above` by model, each computed when it is asked for, since some models may not be logged."""
 
     def lead(model: str) -> Difference:
         return above(context, first, second, [model], metric)[model]
@@ -119,7 +119,7 @@ def leads_of(
 
 
 def each_above(context: Context, words: str, leads: Leads, bound: float = 0.0, digits: int = 2) -> Finding:
-    """Whether all of these leads are above a bound. words: a format for what can be told."""
+    """Whether all of these leads are above a bound. words: the sentence's format, with {} for the known leads."""
     known, reasons = told(leads)
     holds = every((one.above(bound) for one in known.values()), reasons)
     return decided(context, holds, words.format(in_words(known, digits)), reasons)
@@ -137,7 +137,7 @@ def table_1(context: Context) -> Drawn:
         def cell(row: tuple[str, str]) -> str | None:
             items = context.select(what="training", model=row[0], arm=row[1])
             if items and all(i.log is not None and i.log.diverged_at is not None for i in items):
-                return "diverged"  # what they reached before says nothing
+                return "diverged"  # the best value before that says nothing
             try:
                 values = list(best(context, *row, metric).values())
             except NotLogged:
@@ -169,7 +169,7 @@ def table_1(context: Context) -> Drawn:
 
 
 def mean_order(piped: str) -> Judge:
-    """A judge: mean accuracies over the six models, data parallelism above PipeDream above vanilla DualPipe."""
+    """A judge that decides whether mean accuracies fall from data parallelism to PipeDream to vanilla DualPipe."""
 
     def judged(context: Context) -> Finding:
         means = {arm: mean_best(context, arm) for arm in (DATA, piped, VANILLA)}
@@ -187,13 +187,13 @@ for _suffix, _piped in READINGS.items():
 
 @judge(PAPER, "table_1", "spectrain_as_data")
 def spectrain_as_data(context: Context) -> Finding:
-    """The mean over the six models."""
+    """Holds if SpecTrain's mean accuracy over the six models is at least data parallelism's, as rounded in print."""
     lead = ahead(context, SPECTRAIN, DATA)
     return trend(context, lead.above(-ROUNDED), f"{lead.text()} points", SEEDS, what="training")
 
 
 def best_pipelined(piped: str) -> Judge:
-    """A judge: SpecTrain has the best accuracy of the pipelines on every model but the LSTM."""
+    """A judge that decides whether SpecTrain is above both other pipelines on every model except the LSTM."""
 
     def judged(context: Context) -> Finding:
         models = [model for model in MODELS if model != LSTM]
@@ -214,14 +214,14 @@ for _suffix, _piped in READINGS.items():
 
 @judge(PAPER, "table_1", "at_least_data_on_four")
 def at_least_data_on_four(context: Context) -> Finding:
-    """VGG16, Inception v4, SNN and Transformer."""
+    """Holds if SpecTrain is at least as accurate as data parallelism on each of four models, as rounded in print."""
     models = ("VGG16", "Inception v4", "SNN", "Transformer")
     return each_above(context, "{}", leads_of(context, SPECTRAIN, DATA, models), -ROUNDED)
 
 
 @judge(PAPER, "table_1", "below_data_on_two")
 def below_data_on_two(context: Context) -> Finding:
-    """The two sizes, each as one more run would give it."""
+    """Holds if one more pair of runs could give each of the two printed differences (`Difference.matches`)."""
     lead = above(context, SPECTRAIN, DATA, ("ResNet-152", LSTM))
     printed = context.result.reported
     holds = all_of(
@@ -232,12 +232,12 @@ def below_data_on_two(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "vanilla_below_data")
 def vanilla_below_data(context: Context) -> Finding:
-    """Every model."""
+    """Holds if data parallelism is above vanilla DualPipe on every model."""
     return each_above(context, "{}", leads_of(context, DATA, VANILLA))
 
 
 def as_pipedream(piped: str) -> Judge:
-    """A judge: on the LSTM SpecTrain's accuracy is about PipeDream's."""
+    """A judge that decides whether SpecTrain is within half a point of PipeDream on the LSTM, by the whole interval."""
 
     def judged(context: Context) -> Finding:
         lead = above(context, SPECTRAIN, piped, [LSTM])[LSTM]
@@ -252,13 +252,13 @@ def as_pipedream(piped: str) -> Judge:
 
 @judge(PAPER, "table_1", "lstm_above_vanilla")
 def lstm_above_vanilla(context: Context) -> Finding:
-    """The one model."""
+    """Holds if SpecTrain is above vanilla DualPipe on the LSTM."""
     lead = above(context, SPECTRAIN, VANILLA, [LSTM])[LSTM]
     return trend(context, lead.above(), f"SpecTrain above {VANILLA} by {lead.text()} points", SEEDS, model=LSTM)
 
 
 def least_loss(metric: str, excepted: Sequence[str], piped: str) -> Judge:
-    """A judge: on all other models SpecTrain's least loss is below that of the other pipelines."""
+    """A judge that decides whether SpecTrain's least loss is below both other pipelines' on all models not excepted."""
 
     def judged(context: Context) -> Finding:
         models = [model for model in MODELS if model not in excepted]
@@ -278,10 +278,7 @@ for _suffix, _piped in READINGS.items():
 
 
 def trained_here(context: Context) -> list[str]:
-    """The models that a scale trains, which may be some of the six; for a judge.
-
-    One that lacks the logs of some runs is among them: a sentence about all of them waits for these.
-    """
+    """The models of which the scale has some logs, if not all, so that claims about all of them wait for the others."""
 
     def logged(model: str) -> bool:
         return any(i.log for arm in ARMS for i in context.select(what="training", model=model, arm=arm))
@@ -294,7 +291,7 @@ def trained_here(context: Context) -> list[str]:
 
 @judge(PAPER, "table_1", "stale_below_here")
 def stale_below_here(context: Context) -> Finding:
-    """Vanilla DualPipe and PipeDream with stashing, means over those models."""
+    """Holds if data parallelism is above vanilla DualPipe and PipeDream with stashing, on average over these models."""
     models = trained_here(context)
     leads = {arm: partial(ahead, context, DATA, arm, models) for arm in (VANILLA, STASHED)}
     return each_above(context, f"Data P. over {{}} points, mean over {', '.join(models)}", leads)
@@ -302,14 +299,14 @@ def stale_below_here(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "above_vanilla_here")
 def above_vanilla_here(context: Context) -> Finding:
-    """Each of those models."""
+    """Holds if SpecTrain is above vanilla DualPipe on each of these models."""
     leads = {model: partial(ahead, context, SPECTRAIN, VANILLA, (model,)) for model in trained_here(context)}
     return each_above(context, "{} points", leads)
 
 
 @judge(PAPER, "table_1", "above_stale_here")
 def above_stale_here(context: Context) -> Finding:
-    """Against both, means over those models."""
+    """Holds if SpecTrain is above vanilla DualPipe and PipeDream with stashing, on average over these models."""
     models = trained_here(context)
     leads = {arm: partial(ahead, context, SPECTRAIN, arm, models) for arm in (VANILLA, STASHED)}
     return each_above(context, f"SpecTrain over {{}} points, mean over {', '.join(models)}", leads)
@@ -317,7 +314,7 @@ def above_stale_here(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "as_data_here")
 def as_data_here(context: Context) -> Finding:
-    """The mean over those models."""
+    """Holds if SpecTrain is at least as accurate as data parallelism, on average over these models."""
     models = trained_here(context)
     lead = ahead(context, SPECTRAIN, DATA, models)
     why = f"SpecTrain over Data P. {lead.text()} points, mean over {', '.join(models)}"
@@ -329,7 +326,7 @@ def as_data_here(context: Context) -> Finding:
 
 @drawing(PAPER, "text_headline_accuracy")
 def headline_accuracy(context: Context) -> Drawn:
-    """Drops against data parallelism, mean over groups of models."""
+    """The drops in accuracy below data parallelism, averaged over groups of models, the paper's beside ours."""
     groups = {"CNN": CNN, "FCN/RNN": DENSE, "all six": MODELS}
     printed = context.paper.results["table_1"].reported
 
@@ -360,13 +357,13 @@ def headline_accuracy(context: Context) -> Drawn:
         cols.append(Col("ours", ours(models), group=f"drop, {title} (points)"))
     short = context.shortfall(what="training")
     notes = [f"ours, different from the paper: {short}"] if short else []
-    drops = table(rows, cols, context.result.caption)  # whose cells say what is lacking
+    drops = table(rows, cols, context.result.caption)  # computing its cells fills `lacking`
     notes += [f"–: {'; '.join(lacking)}"] if lacking else []
     return Drawn(table=replace(drops, notes=[*notes, *below_tables(context)]))
 
 
 def drop(arm: str, key: str) -> Judge:
-    """A judge: the mean drop of an arm, against the printed one."""
+    """A judge that decides whether one more set of runs could give the printed mean drop (`Difference.matches`)."""
 
     def judged(context: Context) -> Finding:
         difference = ahead(context, DATA, arm)
@@ -384,7 +381,10 @@ judge(PAPER, "text_headline_accuracy", "vanilla_drop")(drop(VANILLA, "Vanilla_dr
 
 @judge(PAPER, "text_headline_accuracy", "spectrain_none")
 def spectrain_none(context: Context) -> Finding:
-    """On more than half of the six models: sections 1 and 6."""
+    """Holds if SpecTrain is at least as accurate as data parallelism on more than half of the six models.
+
+    Sections 1 and 6. Fails if it is told to be below on at least half of them.
+    """
     lead, reasons = told(leads_of(context, SPECTRAIN, DATA))
     outcomes = [one.above(-ROUNDED) for one in lead.values()]
     holds: bool | None = None
@@ -397,7 +397,7 @@ def spectrain_none(context: Context) -> Finding:
 
 @judge(PAPER, "text_headline_accuracy", "spectrain_none_but_lstm")
 def spectrain_none_but_lstm(context: Context) -> Finding:
-    """Section 4.4: "almost all", of which Residual LSTM is "the only exception"."""
+    """Holds if SpecTrain is below data parallelism only on Residual LSTM, "the only exception" (section 4.4)."""
     lead, reasons = told(leads_of(context, SPECTRAIN, DATA))
     outcomes = [one.below(-ROUNDED) if model == LSTM else one.above(-ROUNDED) for model, one in lead.items()]
     return decided(context, every(outcomes, reasons), in_words(lead), reasons)

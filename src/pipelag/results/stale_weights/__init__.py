@@ -1,4 +1,4 @@
-"""Every table, figure and claim of *Pipelined Training with Stale Weights* (importing this registers them)."""
+"""Every table, figure and claim of *Pipelined Training with Stale Weights*; importing this package registers them."""
 
 from pipelag.results.stale_weights import (  # noqa: F401
     accuracy,

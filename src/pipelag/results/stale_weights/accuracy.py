@@ -30,7 +30,7 @@ from pipelag.results.verdict import NotLogged
 
 Row = dict[str, Cell]
 INTERVAL = "mean ± half the 95 % interval over seeds, paired; with one seed, that of the test set's samples."
-NOT_AVAILABLE = "N/A"  # as the paper has it where a network is too short for so many stages
+NOT_AVAILABLE = "N/A"  # the paper's mark for networks with too few layers for so many stages
 
 
 def vector(cuts: Any) -> str:
@@ -39,13 +39,13 @@ def vector(cuts: Any) -> str:
 
 
 def vector_of(context: Context, **labels: str) -> str | None:
-    """The placement vector that a training run's log names; None without a log."""
+    """The placement vector in a training run's log; None without a log."""
     log = context.log(**labels)
     return vector(phase_of(log)["cuts"]) if log is not None else None
 
 
 def drop_text(context: Context, arm: str, base: str = BASELINE, **labels: str) -> str | None:
-    """What an arm loses, the mean over seeds and half the width of its 95 % interval; None where a run is missing."""
+    """An arm's drop in accuracy below `base`: mean over seeds, half its 95 % interval; None if a run is missing."""
     try:
         lost = Difference.of(by_seed(context, arm=base, **labels), by_seed(context, arm=arm, **labels))
     except NotLogged:
@@ -54,13 +54,13 @@ def drop_text(context: Context, arm: str, base: str = BASELINE, **labels: str) -
 
 
 def unlogged(context: Context) -> list[str]:
-    """How many runs have no log, in a sentence; of those that a scale leaves out the footer says it."""
+    """A note with the number of runs without a log. It skips runs that the scale leaves out: the footer names these."""
     missing = [item for item in context.items if item.log is None and not item.arm.left_out]
     return [f"–: no log; {len(missing)} of {len(context.items)} runs are not made at this scale."] if missing else []
 
 
 def notes(context: Context, *more: str) -> list[str]:
-    """What a reader must know of our runs beside what stands below every table: which have no log, and their spread."""
+    """A table's notes on our runs, in addition to the footer: missing logs and the spread over seeds; then `more`."""
     seeds = len({item.arm.seed for item in context.items if item.log is not None and item.arm.spec.kind == "train"})
     spread = [f"Accuracies: mean ± standard deviation over {seeds} seeds."] if seeds > 1 else []
     return [*unlogged(context), *spread, *more]
@@ -68,7 +68,7 @@ def notes(context: Context, *more: str) -> list[str]:
 
 @drawing(PAPER, "table_1")
 def table_1(context: Context) -> Drawn:
-    """Placement vectors and numbers of layers: the paper's, and those that the logs here name."""
+    """Placement vectors and numbers of layers: the paper's and those in our logs."""
     rows: list[Row] = []
     for line in context.result.reported:
         model = line["model"]
@@ -86,7 +86,7 @@ def table_1(context: Context) -> Drawn:
 
 @drawing(PAPER, "table_2", "text_headline_accuracy_drop")
 def table_2(context: Context) -> Drawn:
-    """Final accuracy of simulated pipelined training, the paper's beside ours, and the drops."""
+    """Final accuracies of simulated pipelined training and their drops, the paper's beside ours."""
     arms = {"non_pipelined": BASELINE, **STAGES}
     arms = {key: arm for key, arm in arms.items() if arm in context.values("arm")}
     rows: list[Row] = []
@@ -111,7 +111,7 @@ def table_2(context: Context) -> Drawn:
 
 
 def counted_twice(context: Context, names: Iterable[str]) -> str:
-    """What the paper calls stages, in a sentence: arms beside the pieces of the network that have a worker each."""
+    """A note on how the paper counts stages, with the number of workers of each arm."""
     pieces: dict[str, int] = {}
     for name in names:
         counts = {item.arm.spec.phases[-1].stages for item in context.select(arm=name) if name != BASELINE}
@@ -172,7 +172,7 @@ def table_3(context: Context) -> Drawn:
 
 @drawing(PAPER, "control")
 def control(context: Context) -> Drawn:
-    """What each arm loses to the baseline, and what to training without a pipeline at its own rate."""
+    """Each arm's drop below the baseline, and below training without a pipeline at the arm's own learning rate."""
     rows: list[Row] = []
     for arm in arms_of(context):
         row: Row = {"arm": arm, "ours": context.accuracy(arm=arm).text()}
@@ -192,7 +192,7 @@ def control(context: Context) -> Drawn:
 
 @drawing(PAPER, "hybrid_control")
 def hybrid_control(context: Context) -> Drawn:
-    """Where each arm ends, and how far above pipelined training."""
+    """Each arm's final accuracy, and how far it is above pipelined training."""
     rows: list[Row] = []
     for arm in arms_of(context):
         above = drop_text(context, PIPELINED, arm) if arm != PIPELINED else None
@@ -204,7 +204,7 @@ def hybrid_control(context: Context) -> Drawn:
 
 @drawing(PAPER, "precision")
 def precision(context: Context) -> Drawn:
-    """The same arms in two precisions, and what the coarser one changes."""
+    """The same arms in float32 and bfloat16, and the change in final accuracy."""
     rows: list[Row] = []
     for arm in arms_of(context):
         each = {name: context.accuracy(arm=arm, precision=name).text() for name in PRECISIONS}
@@ -220,7 +220,7 @@ def precision(context: Context) -> Drawn:
 
 @drawing(PAPER, "length")
 def length(context: Context) -> Drawn:
-    """The same arms at two lengths: what each gains, and what its stages cost."""
+    """The same arms at two lengths of training: what each gains, and its drop below the baseline at each."""
     rows: list[Row] = []
     for arm in arms_of(context):
         row: Row = {"arm": arm, **{each: context.accuracy(arm=arm, length=each).text() for each in LENGTHS}}
@@ -269,12 +269,12 @@ def table_4(context: Context) -> Drawn:
 
 @drawing(PAPER, "table_7")
 def table_7(context: Context) -> Drawn:
-    """The rate of the stale partition, printed and used; and what one rate in both partitions does."""
+    """The learning rate of the stale partition, printed and used, and the accuracy with one rate in both partitions."""
     rows: list[Row] = []
     for line in context.result.reported:
         model = line["model"]
         items = [item for item in context.select(model=model, arm="pipelined") if item.log is not None]
-        first = model == "ResNet-20"  # its printed rate is the other partition's
+        first = model == "ResNet-20"  # here both partitions have the same printed rate
         one_rate = context.accuracy(model=model, arm="pipelined" if first else "one rate")
         rows.append(
             {
@@ -308,7 +308,7 @@ ACCURACY = "inference accuracy (%)"
 
 @drawing(PAPER, "accuracy_curves")
 def accuracy_curves(context: Context) -> Drawn:
-    """Figures 5a-5d and 7: test accuracy against iterations, an arm per line; switches of phase are marked."""
+    """Figures 5a-5d and 7: test accuracy against iterations, one line per arm; vertical lines mark changes of phase."""
     model = context.result.options.get("model", "ResNet-20")
     rows: list[dict[str, Any]] = []
     for item in context.items:
@@ -337,7 +337,7 @@ def accuracy_curves(context: Context) -> Drawn:
 
 
 def end_of(frame: pd.DataFrame) -> tuple[float | None, float | None]:
-    """The axis of long curves, which shows their end rather than their rise; of short ones, which are shown whole."""
+    """The limits of the accuracy axis: long curves show only their end, not their rise; short ones are shown whole."""
     if frame.empty or frame.groupby(["arm", "seed"]).size().max() <= MANY:
         return None, None
     low, top = float(frame["accuracy"].quantile(0.03)), float(frame["accuracy"].max())
@@ -345,7 +345,7 @@ def end_of(frame: pd.DataFrame) -> tuple[float | None, float | None]:
 
 
 def at_rate(context: Context) -> str:
-    """The control's name, with its rate beside the baseline's."""
+    """The control's name with its learning rate and the baseline's, if each has only one."""
     rates = [
         {item.arm.spec.optimizer.lr for item in context.select(curve=curve) if item.arm.spec.optimizer is not None}
         for curve in ("control", "baseline")
@@ -357,7 +357,7 @@ def at_rate(context: Context) -> str:
 
 @drawing(PAPER, "figure_6")
 def figure_6(context: Context) -> Drawn:
-    """Accuracy against the percentage of stale weights: more stages, or one register that slides."""
+    """Accuracy against the percentage of stale weights, for more and more stages and for one register that slides."""
     names = {
         "Increasing Stages": "Increasing Stages (label: stages)",
         "Sliding Stage": "Sliding Stage (label: register after layer)",

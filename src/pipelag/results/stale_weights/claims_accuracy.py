@@ -14,7 +14,10 @@ from pipelag.results.verdict import Finding, Judge, judge
 
 
 def at_most(model: str, bound: float, arms: Sequence[str] = (), half: float = 0.05) -> Judge:
-    """A judge: arms (default: all) lose no more than a printed bound, `half` a unit of whose last digit is granted."""
+    """A judge that decides whether each arm (default: all) loses at most a printed number of points.
+
+    It holds if each drop, paired over seeds, is at most the bound plus `half`, half a unit of its last printed digit.
+    """
 
     def judged(context: Context) -> Finding:
         by_arm = drops(context, model, arms)
@@ -26,7 +29,7 @@ def at_most(model: str, bound: float, arms: Sequence[str] = (), half: float = 0.
 
 
 def at_least(model: str, bound: float, arms: Sequence[str]) -> Judge:
-    """A judge: arms lose at least so much."""
+    """A judge that decides whether each arm's drop, paired over seeds, is above a bound in points."""
 
     def judged(context: Context) -> Finding:
         by_arm = drops(context, model, arms)
@@ -37,7 +40,11 @@ def at_least(model: str, bound: float, arms: Sequence[str]) -> Judge:
 
 
 def about(model: str, printed: float, half: float, arms: Sequence[str] = ()) -> Judge:
-    """A judge: arms (default: all) lose what the paper's single runs lost, as near as seeds let one say."""
+    """A judge that decides whether each arm (default: all) loses about the printed number of points.
+
+    The paper has one run per arm, so each drop must be one that a further pair of our runs could give
+    (`Difference.matches`), with half a unit of the last printed digit as slack.
+    """
 
     def judged(context: Context) -> Finding:
         by_arm = drops(context, model, arms)
@@ -71,7 +78,7 @@ judge(PAPER, "table_2", "resnet20_deep_costs_8")(at_least("ResNet-20", 8, ("8-st
 
 @judge(PAPER, "text_headline_accuracy_drop", "within_1_45_but_alexnet")
 def within_1_45(context: Context) -> Finding:
-    """At most 1.45 points for three networks, more for AlexNet."""
+    """Holds if three networks' drops are at most 1.45 points and AlexNet's is above, each paired over seeds."""
     by_model = {model: lost(context, "4-stage", model=model) for model in ("LeNet-5", "VGG-16", "ResNet-20", "AlexNet")}
     bound = 1.45 + 0.005
     holds = all_of(d.above(bound) if model == "AlexNet" else d.below(bound) for model, d in by_model.items())
@@ -85,7 +92,7 @@ HALF_A_POINT = 0.5
 @judge(PAPER, "figure_5b", "spread_below_half_a_point")
 @judge(PAPER, "table_2", "alexnet_independent_of_stages")
 def alexnet_flat(context: Context) -> Finding:
-    """Any two of AlexNet's pipelined arms end within half a point of one another."""
+    """Holds if any two of AlexNet's pipelined arms differ by less than half a point, by the whole interval."""
     arms = [arm for arm in arms_of(context, model="AlexNet") if arm.endswith("-stage")]
     ends = {arm: by_seed(context, model="AlexNet", arm=arm) for arm in arms}
     gaps = {f"{a} - {b}": Difference.of(ends[a], ends[b]) for a, b in combinations(arms, 2)}
@@ -95,7 +102,7 @@ def alexnet_flat(context: Context) -> Finding:
 
 
 def falling(model: str) -> Judge:
-    """A judge: accuracy falls from the baseline with every further stage."""
+    """A judge that decides whether each deeper arm is below the one before, starting from the baseline."""
 
     def judged(context: Context) -> Finding:
         arms = [BASELINE, *(arm for arm in arms_of(context, model=model) if arm.endswith("-stage"))]
@@ -112,7 +119,7 @@ judge(PAPER, "table_2", "resnet20_monotone")(falling("ResNet-20"))
 
 
 def deepest(model: str) -> Judge:
-    """A judge: the deepest pipeline is below the shallowest, and below the baseline."""
+    """A judge that decides whether the deepest pipeline is below both the shallowest and the baseline."""
 
     def judged(context: Context) -> Finding:
         arms = [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
@@ -132,24 +139,27 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 def change(context: Context, arm: str, label: str, kinds: Sequence[str]) -> Difference:
-    """What an arm's final accuracy changes by, from runs whose label is the first of two kinds to the second's."""
+    """The change in an arm's final accuracy from runs with the first of two values of a label to those with the second.
+
+    label: the label that tells the two apart. kinds: its two values.
+    """
     before, after = (by_seed(context, arm=arm, **{label: kind}) for kind in kinds)
     return Difference.of(after, before)
 
 
-rounding = partial(change, label="precision", kinds=PRECISIONS)  # by passes in bfloat16
+rounding = partial(change, label="precision", kinds=PRECISIONS)  # the change by passes in bfloat16
 
 
 @judge(PAPER, "precision", "ends_alike_here")
 def ends_alike(context: Context) -> Finding:
-    """Each arm with both."""
+    """Holds if the two precisions of each arm end within two points of one another, by the whole interval."""
     changes = {arm: rounding(context, arm) for arm in arms_of(context)}
     holds = all_of(change.within(-2, 2) for change in changes.values())
     return trend(context, holds, f"bfloat16 minus float32, in points: {listed(changes)}", f"two points; {SEEDS}")
 
 
 def costs(context: Context, deep: str, **labels: str) -> dict[int, float]:
-    """By how many points a deep arm ends below the baseline, seed by seed."""
+    """By how many points a deep arm ends below the baseline, by seed."""
     base, stale = (by_seed(context, arm=arm, **labels) for arm in (BASELINE, deep))
     return {seed: minus(base[seed], stale[seed]) for seed in base if seed in stale}
 
@@ -158,14 +168,14 @@ Values = Mapping[int, float]  # by seed
 
 
 def paired_means(a: Values, b: Values) -> tuple[float, float]:
-    """The means over the seeds that both have."""
+    """The means of two arms over the seeds that both have."""
     shared = [seed for seed in a if seed in b]
     return fmean(a[seed] for seed in shared), fmean(b[seed] for seed in shared)
 
 
 @judge(PAPER, "precision", "costs_alike_here")
 def costs_alike(context: Context) -> Finding:
-    """The drops' difference, of the seeds with both precisions."""
+    """Holds if the drop of 8 stages differs by less than three points between precisions, paired over seeds."""
     full, coarse = (costs(context, "8-stage", precision=name) for name in PRECISIONS)
     change = Difference.of(coarse, full)
     means = paired_means(full, coarse)
@@ -173,15 +183,15 @@ def costs_alike(context: Context) -> Finding:
     return trend(context, change.within(-3, 3), why, f"three points; {SEEDS}")
 
 
-LENGTHS = ("once", "twice")  # table 2's
+LENGTHS = ("once", "twice")  # as long as table 2's runs
 
 
-gained = partial(change, label="length", kinds=LENGTHS)  # by training twice as long
+gained = partial(change, label="length", kinds=LENGTHS)  # the change by training twice as long
 
 
 @judge(PAPER, "length", "longer_is_better_here")
 def longer_is_better(context: Context) -> Finding:
-    """Each arm at both lengths."""
+    """Holds if every arm ends higher when trained twice as long, paired over seeds."""
     gains = {arm: gained(context, arm) for arm in arms_of(context)}
     why = f"twice as long minus once, in points: {listed(gains)}"
     return trend(context, all_of(gain.above() for gain in gains.values()), why, SEEDS, length="twice")
@@ -189,7 +199,7 @@ def longer_is_better(context: Context) -> Finding:
 
 @judge(PAPER, "length", "price_falls_here")
 def price_falls(context: Context) -> Finding:
-    """The drops' difference, of the seeds with both lengths."""
+    """Holds if the drop of 8 stages is smaller after training twice as long, paired over seeds."""
     short, long = (costs(context, "8-stage", length=length) for length in LENGTHS)
     saved = Difference.of(short, long)
     once, twice = paired_means(short, long)
@@ -198,15 +208,15 @@ def price_falls(context: Context) -> Finding:
 
 
 def halfway(a: Values, b: Values) -> dict[int, float]:
-    """The means of two arms, seed by seed."""
+    """The mean of two arms, by seed."""
     return {seed: average((a[seed], b[seed])) for seed in a if seed in b}
 
 
 def mostly(context: Context, base: Values, control: Values, stale: Values, named: str) -> Finding:
-    """Whether a smaller rate alone loses more than half of what an arm at that rate does.
+    """Whether the smaller learning rate alone explains more than half of a pipelined arm's drop.
 
-    It does where, seed by seed, the control ends below half-way between the baseline and the arm, and the arm below the
-    baseline.
+    The control has that rate but no pipeline. The claim holds if, paired over seeds, the control ends below the middle
+    between the baseline and the arm, and the arm ends below the baseline.
     """
     rate, drop = Difference.of(base, control), Difference.of(base, stale)
     half = Difference.of(halfway(base, stale), control)
@@ -216,27 +226,27 @@ def mostly(context: Context, base: Values, control: Values, stale: Values, named
 
 
 def at_equal_rates(context: Context, arm: str) -> Difference:
-    """What an arm loses to training without a pipeline at its own rate."""
+    """An arm's drop below training without a pipeline at the same learning rate."""
     return Difference.of(by_seed(context, arm=CONTROL), by_seed(context, arm=arm))
 
 
 @judge(PAPER, "control", "mostly_the_rate_here")
 def rate_of_four(context: Context) -> Finding:
-    """The control's drop against that of 4 stages."""
+    """Holds if the rate alone explains more than half of the drop of 4 stages (`mostly`)."""
     base, control, four = (by_seed(context, arm=each) for each in (BASELINE, CONTROL, "4-stage"))
     return mostly(context, base, control, four, "4 stages")
 
 
 @judge(PAPER, "control", "four_cost_little_here")
 def four_cost_little(context: Context) -> Finding:
-    """4 stages against the control."""
+    """Holds if 4 stages end at most two points below the control at their rate, by the whole interval."""
     cost = at_equal_rates(context, "4-stage")
     return trend(context, cost.below(2), f"4 stages cost {cost.text()} points at their rate", f"two points; {SEEDS}")
 
 
 @judge(PAPER, "control_curves", "four_run_alike_here")
 def four_run_alike(context: Context) -> Finding:
-    """The means of the curves, seed by seed."""
+    """Holds if the accuracies of 4 stages and of the control, averaged over all evaluations, are within two points."""
     means: list[dict[int, float]] = []
     for arm in (CONTROL, "4-stage"):
         runs = every_run(context, arm, arm=arm).items()
@@ -247,7 +257,7 @@ def four_run_alike(context: Context) -> Finding:
 
 
 def cost_at_equal_rates(stages: int) -> Judge:
-    """A judge: so many stages end below the control."""
+    """A judge that decides whether this many stages end below the control at their learning rate."""
 
     def judged(context: Context) -> Finding:
         cost = at_equal_rates(context, f"{stages}-stage")

@@ -1,4 +1,4 @@
-"""Claims about how soon runs converge: figure 5."""
+"""Claims about how fast runs converge: figure 5."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pipelag.results.logs import RunLog
 from pipelag.results.stale_weights.reading import BASELINE, PAPER, arms_of, as_run, every_log
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
-DISTANCES = (2.0, 1.0, 0.5)  # points from where an arm ends
-ALIKE = 1.5  # times as many iterations, or as few
+DISTANCES = (2.0, 1.0, 0.5)  # points below an arm's final accuracy
+ALIKE = 1.5  # the greatest ratio of two numbers of iterations that count as alike
 
 
 def iterations(logs: Sequence[RunLog], distance: float) -> float:
-    """After how many iterations runs first come so near to where they end, the mean over seeds."""
+    """The iterations until runs first come within `distance` points of their own final accuracy; mean over seeds."""
     steps = []
     for log in logs:
         if not log.rows:
@@ -27,15 +27,18 @@ def iterations(logs: Sequence[RunLog], distance: float) -> float:
 
 
 def unlearned(arms: Mapping[str, Sequence[RunLog]], baseline: Sequence[RunLog]) -> list[str]:
-    """Arms that diverge, or end below half of the baseline: nothing converges there, though it may hold still."""
+    """Arms that diverge or end at most at half of the baseline's accuracy. A flat curve there is not convergence."""
     goal = fmean(log.accuracy or 0.0 for log in baseline) / 2
     return [arm for arm, logs in arms.items() if any(log.accuracy is None or log.accuracy <= goal for log in logs)]
 
 
 def alike(context: Context, arms: Sequence[str], to: Sequence[str], baseline: str, **labels: str) -> Finding:
-    """Whether arms come near to their own end in about as many iterations as others do to theirs.
+    """Whether arms converge in about as many iterations as the arms `to`.
 
-    How near is not said: it is asked at three distances. The paper lets arms end at different accuracies.
+    Each arm is measured against its own final accuracy, because the paper lets arms end at different accuracies. The
+    paper does not say how near counts as converged, so three distances are tried: the claim holds for a pair if the
+    iterations are alike at all three, fails if at none, and cannot be judged otherwise. Iterations are alike within a
+    factor of 1.5, or within one evaluation.
     """
     logs = {arm: every_log(context, arm=arm, **labels) for arm in dict.fromkeys([*to, *arms])}
     tolerance = f"{ALIKE:g} times as many or as few, at each of three distances; one evaluation more or less"
@@ -61,7 +64,7 @@ def alike(context: Context, arms: Sequence[str], to: Sequence[str], baseline: st
 
 
 def converges_alike(model: str) -> Judge:
-    """A judge: every pipelined arm of a model is alike to the baseline."""
+    """A judge that decides whether every pipelined arm of a model converges as fast as the baseline (`alike`)."""
 
     def judged(context: Context) -> Finding:
         arms = [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
@@ -76,7 +79,10 @@ for _figure, _model in (("5a", "LeNet-5"), ("5b", "AlexNet"), ("5c", "VGG-16"), 
 
 @judge(PAPER, "figure_5b", "all_converge")
 def all_converge(context: Context) -> Finding:
-    """No arm diverges, is lost, or still moves at its end: the last tenth within a point of the tenth before."""
+    """Holds if every arm of AlexNet learns (`unlearned`) and its curve is flat at the end.
+
+    A curve is flat if the mean of its last tenth is within a point of the mean of the tenth before.
+    """
     arms = [arm for arm in arms_of(context, model="AlexNet") if arm.endswith("-stage")]
     logs = {arm: every_log(context, model="AlexNet", arm=arm) for arm in arms}
     tolerance = "a point between the last tenth of the evaluations and the tenth before; above half of the baseline"

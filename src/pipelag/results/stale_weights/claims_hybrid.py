@@ -19,13 +19,17 @@ WHOLE, PIPELINED = "Baseline 30k", "Pipelined 30k"
 
 @judge(PAPER, "figure_7", "converges_alike")
 def hybrid_alike(context: Context) -> Finding:
-    """Both hybrids against the baseline and the pipelined run."""
+    """Holds if both hybrids converge as fast as the baseline and as the pipelined run (`alike`)."""
     return alike(context, HYBRIDS, [WHOLE, PIPELINED], WHOLE)
 
 
 @judge(PAPER, "figure_7", "jumps_to_baseline_here")
 def jumps(context: Context) -> Finding:
-    """In the first quarter of its second phase a hybrid is above the pipelined run, and nearer to the baseline."""
+    """Holds if each hybrid jumps towards the baseline right after its change of phase.
+
+    In the first quarter of its second phase it must be above the pipelined run, and nearer to the baseline than it was
+    just before; both averaged over evaluations and paired over seeds.
+    """
     baseline, pipelined = (curves(context, arm) for arm in (WHOLE, PIPELINED))
     gains: dict[str, Difference] = {}
     for arm in HYBRIDS:
@@ -50,13 +54,16 @@ def jumps(context: Context) -> Finding:
 
 
 def curves(context: Context, arm: str) -> dict[int, dict[int, float]]:
-    """An arm's accuracy by seed and iteration; raises `NotLogged` where a seed is missing."""
+    """An arm's accuracy by seed and iteration; raises `NotLogged` if a seed is missing."""
     logs = {seed: run.log for seed, run in every_run(context, arm, arm=arm).items()}
     return {seed: {row["step"]: row["accuracy"] for row in log.rows} for seed, log in logs.items() if log is not None}
 
 
 def around(curve: Mapping[int, float], switch: int) -> tuple[list[int], list[int]]:
-    """The evaluations in the first quarter after a switch (one at least), and as many before it."""
+    """The steps of the evaluations just before and after a change of phase.
+
+    After: those in the first quarter of the second phase, at least one. Before: as many.
+    """
     later = [step for step in curve if step > switch]
     after = [step for step in later if step <= switch + (max(curve) - switch) / 4] or later[:1]
     before = [step for step in curve if step <= switch][-len(after) :]
@@ -71,7 +78,7 @@ def nearest(curve: Mapping[int, float], step: int) -> float:
 
 
 def hybrid_steps(context: Context, higher: str, lower: str) -> Finding:
-    """One arm of table 4 above another."""
+    """Whether one arm of table 4 ends above another, paired over seeds."""
     gain = Difference.of(by_seed(context, arm=higher), by_seed(context, arm=lower))
     words = f"{as_run(context, higher)} minus {as_run(context, lower)}: {gain.text()} points"
     return trend(context, gain.above(), words, SEEDS)
@@ -79,19 +86,22 @@ def hybrid_steps(context: Context, higher: str, lower: str) -> Finding:
 
 @judge(PAPER, "table_4", "pipelined_below_short_hybrid")
 def pipelined_below(context: Context) -> Finding:
-    """The short hybrid above the pipelined run."""
+    """Holds if the short hybrid ends above the pipelined run."""
     return hybrid_steps(context, SHORT, PIPELINED)
 
 
 @judge(PAPER, "table_4", "short_hybrid_below_baseline")
 def short_below(context: Context) -> Finding:
-    """The baseline above the short hybrid."""
+    """Holds if the baseline ends above the short hybrid."""
     return hybrid_steps(context, WHOLE, SHORT)
 
 
 @judge(PAPER, "table_4", "long_hybrid_reaches_baseline")
 def long_reaches(context: Context) -> Finding:
-    """The long hybrid above the baseline. Where a run is shortened its rate has fallen before the extra steps."""
+    """Holds if the long hybrid ends above the baseline; judged only from runs of the paper's length.
+
+    In shortened runs the learning rate has already fallen before the long hybrid's extra steps.
+    """
     gain = Difference.of(by_seed(context, arm=LONG), by_seed(context, arm=WHOLE))
     words = f"{as_run(context, LONG)} minus {as_run(context, WHOLE)}: {gain.text()} points"
     return sized(context, gain.above(), words, SEEDS)
@@ -99,7 +109,7 @@ def long_reaches(context: Context) -> Finding:
 
 @judge(PAPER, "table_4", "short_hybrid_within_0_8")
 def short_within(context: Context) -> Finding:
-    """At most 0.8 below the baseline (0.79 by the table)."""
+    """Holds if the short hybrid is at most 0.8 points below the baseline (the printed table has 0.79)."""
     gap = Difference.of(by_seed(context, arm=WHOLE), by_seed(context, arm=SHORT))
     return sized(
         context, gap.below(0.8), f"baseline minus short hybrid: {gap.text()} points", f"none above 0.8; {SEEDS}"
@@ -108,7 +118,7 @@ def short_within(context: Context) -> Finding:
 
 @judge(PAPER, "table_4", "long_hybrid_above_baseline")
 def long_above(context: Context) -> Finding:
-    """About +0.2 (0.22 by the table)."""
+    """Holds if a further pair of runs could give the printed gain of about 0.2 points (the printed table has 0.22)."""
     gain = Difference.of(by_seed(context, arm=LONG), by_seed(context, arm=WHOLE))
     return sized(context, gain.matches(0.2, 0.05), f"long hybrid minus baseline: {gain.text()} points", near(0.05))
 
@@ -125,7 +135,11 @@ for _claim, _higher, _lower in (
 
 @judge(PAPER, "hybrid_control", "mostly_the_rate_here")
 def mostly_the_rate(context: Context) -> Finding:
-    """Whether, seed by seed, the rate alone brings the pipeline beyond half-way to the hybrid, which is above it."""
+    """Holds if the learning rate alone explains more than half of the hybrid's gain over pipelined training.
+
+    Paired over seeds, the pipeline with both rates must end above the middle between pipelined and hybrid, and the
+    hybrid above pipelined.
+    """
     pipelined, rate, hybrid = (by_seed(context, arm=arm) for arm in (PIPELINED, AT_BOTH, SHORT))
     gain = Difference.of(hybrid, pipelined)
     half = Difference.of(rate, halfway(pipelined, hybrid))

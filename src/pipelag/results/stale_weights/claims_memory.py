@@ -1,4 +1,4 @@
-"""Claims about memory: table 6, and how much less it is than PipeDream's."""
+"""Claims about memory: table 6, and the saving against PipeDream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelag.results.verdict import Finding, Judge, NotLogged, judge, log_of
 
 # -- table 6 -----------------------------------------------------------------------------------------------------------
 
-COLUMNS = {  # of the count: the printed key, unit, decimals
+COLUMNS = {  # by column of table 6: unit, printed decimals
     "weight_mb": ("MB", 2),
     "activations_mb_per_sample": ("MB per sample", 2),
     "increase_mb_per_sample": ("MB per sample", 2),
@@ -23,7 +23,7 @@ COLUMNS = {  # of the count: the printed key, unit, decimals
 
 
 def memory(context: Context) -> dict[str, dict[str, float]]:
-    """Counted memory of every depth."""
+    """The counted memory of every depth; raises `NotLogged` if a count is missing."""
     counts = {model: memory_of(context, model) for model in DEPTHS}
     missing = [model for model, counted in counts.items() if counted is None]
     if missing:
@@ -32,7 +32,9 @@ def memory(context: Context) -> dict[str, dict[str, float]]:
 
 
 def as_printed(key: str, models: Sequence[str] = DEPTHS) -> Judge:
-    """A judge: a column's counted values, rounded as the paper does, equal the printed ones."""
+    """A judge that decides whether a column's counted values equal the printed ones, within half a unit of their last
+    digit. Counts have no noise, so nothing else is granted.
+    """
     unit, decimals = COLUMNS[key]
     half = 0.5 * 10**-decimals
 
@@ -58,7 +60,7 @@ def as_printed(key: str, models: Sequence[str] = DEPTHS) -> Judge:
 
 
 def off_the_line(reported: Sequence[dict[str, Any]]) -> str:
-    """What the printed increases of the deeper networks, which lie on a line over depth, say of the first."""
+    """Compare the first printed increase with the line over depth on which those of the deeper networks lie."""
     depths = [int(line["model"].split("-")[1]) for line in reported]
     increases = [line["increase_mb_per_sample"] for line in reported]
     slope = (increases[-1] - increases[1]) / (depths[-1] - depths[1])
@@ -79,7 +81,7 @@ judge(PAPER, "table_6", "resnet20_is_the_exception")(as_printed("increase_percen
 
 @judge(PAPER, "table_6", "deeper_near_60_percent")
 def near_60(context: Context) -> Finding:
-    """The four deeper networks; the exception is a claim of its own."""
+    """Holds if the increase is within 5 points of 60 % for the four deeper networks; ResNet-20 has its own claim."""
     ours = {model: counted["increase_percent"] for model, counted in memory(context).items()}
     words = ", ".join(f"{model} {percent:.1f}" for model, percent in ours.items())
     holds = all(abs(ours[model] - 60) <= 5 for model in DEPTHS[1:])
@@ -88,14 +90,17 @@ def near_60(context: Context) -> Finding:
 
 @judge(PAPER, "table_6", "falls_with_depth_here")
 def falls_with_depth(context: Context) -> Finding:
-    """Each depth below the one before."""
+    """Holds if the increase in percent is smaller at each greater depth."""
     ours = [counted["increase_percent"] for counted in memory(context).values()]
     return exact(all(a > b for a, b in pairwise(ours)), f"increase in %, by depth: {numbers(ours)}")
 
 
 @judge(PAPER, "table_6", "towards_4_7_here")
 def towards(context: Context) -> Finding:
-    """The deepest network's increase, and the share of activations in its first group, beside 4/7."""
+    """Holds if the deepest network's increase and its share of activations before the cut are within 0.5 points of 4/7.
+
+    4/7 is the limit of both for great depth.
+    """
     model = DEPTHS[-1]
     ours = memory(context)[model]["increase_percent"]
     log = log_of(context, model=model)
@@ -109,7 +114,7 @@ def towards(context: Context) -> Finding:
 
 @judge(PAPER, "table_6", "weights_are_small")
 def weights_small(context: Context) -> Finding:
-    """Weights against the activations of a minibatch of 128."""
+    """Holds if weights take less than a tenth of the memory of a minibatch of 128's activations, at every depth."""
     shares = [100 * each["weight_mb"] / (each["activations_mb_per_sample"] * 128) for each in memory(context).values()]
     why = f"weights are at most {max(shares):.2f} % of the activations"
     return exact(max(shares) < 10, why, "a tenth: much smaller is read as an order of magnitude")
@@ -120,8 +125,11 @@ def weights_small(context: Context) -> Finding:
 
 @judge(PAPER, "text_memory_vs_pipedream", "less_than_pipedream")
 def less_memory(context: Context) -> Finding:
-    """Two readings: with the same activations on both sides, as the paper has it, copies of weights decide; or each
-    keeps the activations that its own schedule has to."""
+    """Holds if stale weights need less memory than PipeDream in both readings; cannot be judged if they disagree.
+
+    In the first, both keep the same activations, as the paper says, so the copies of weights decide. In the second,
+    each keeps the activations that its own schedule needs.
+    """
     copies = {arm: log_of(context, arm=arm).summary["weight_copies"] for arm in ("stale weights", "PipeDream")}
     saved = savings(context)
     as_scheduled = [each > 0 for (reading, _), each in saved.items() if reading == SCHEDULED]
@@ -136,7 +144,7 @@ def less_memory(context: Context) -> Finding:
 
 @judge(PAPER, "text_memory_vs_pipedream", "shrinks_with_activations")
 def shrinks(context: Context) -> Finding:
-    """ImageNet's activations weigh more: every reading saves less there."""
+    """Holds if the saving on ImageNet, whose activations are larger, is below that on CIFAR-10 in every reading."""
     saved = savings(context)
     pairs = {reading: (saved[reading, "CIFAR-10"], saved[reading, "ImageNet"]) for reading, _ in saved}
     words = "; ".join(f"{reading}: {small:.2f} and {large:.2f} %" for reading, (small, large) in pairs.items())

@@ -1,4 +1,4 @@
-"""Claims about schedules: figures 1 to 4, table 1, and the potential speedup."""
+"""Claims about schedules: figures 1 to 4, table 1, and the potential speedup. All are exact: nothing may be off."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
 @judge(PAPER, "figure_1", "mapped_in_order")
 def mapped_in_order(context: Context) -> Finding:
-    """Both passes of partition i on accelerator i."""
+    """Holds if accelerator i does both passes of partition i, for four partitions."""
     log = log_of(context)
     owners = {stage: {r["worker"] for r in log.rows if r["stage"] == stage} for stage in {r["stage"] for r in log.rows}}
     words = ", ".join(f"P{stage - 1} on {listing(sorted(owners[stage]))}" for stage in sorted(owners))
@@ -36,7 +36,10 @@ def mapped_in_order(context: Context) -> Finding:
 
 @judge(PAPER, "figure_1", "contiguous")
 def contiguous(context: Context) -> Finding:
-    """A minibatch meets every accelerator once forward, in order, and once backward; else a partition is in pieces."""
+    """Holds if each minibatch visits every accelerator once, in order forward and in reverse order backward.
+
+    A second visit would mean that a partition is not contiguous.
+    """
     log = log_of(context)
     ways = {
         (kind, minibatch): [r["worker"] for r in sorted(log.rows, key=lambda r: r["start"]) if _is(r, kind, minibatch)]
@@ -57,7 +60,7 @@ def _is(row: dict[str, object], kind: str, minibatch: int) -> bool:
 
 @judge(PAPER, "figure_2", "one_busy")
 def one_busy(context: Context) -> Finding:
-    """One busy accelerator in every cycle."""
+    """Holds if exactly one accelerator is busy in every cycle."""
     busy = busy_per_cycle(log_of(context))
     why = f"busy accelerators in each of {len(busy)} cycles: {extent(min(busy), max(busy))}"
     return exact(set(busy) == {1}, why)
@@ -65,7 +68,7 @@ def one_busy(context: Context) -> Finding:
 
 @judge(PAPER, "figure_2", "utilisation")
 def utilisation(context: Context) -> Finding:
-    """Busy cells over all cells."""
+    """Holds if the share of busy accelerator cycles is one over the number of accelerators."""
     log = log_of(context)
     workers = log.summary["workers"]
     busy = busy_per_cycle(log)
@@ -75,21 +78,21 @@ def utilisation(context: Context) -> Finding:
 
 @judge(PAPER, "figure_3", "stages")
 def four_stages(context: Context) -> Finding:
-    """2(K + 1) different forward and backward stages."""
+    """Holds if the schedule has 2(K + 1) = 4 different forward and backward stages."""
     done = {(row["kind"], row["stage"]) for row in log_of(context).rows}
     return exact(len(done) == 4, f"{len(done)} stages for K = 1")
 
 
 @judge(PAPER, "figure_3", "accelerators")
 def three_accelerators(context: Context) -> Finding:
-    """2K + 1 accelerators that do anything."""
+    """Holds if 2K + 1 = 3 accelerators do any work."""
     workers = {row["worker"] for row in log_of(context).rows}
     return exact(len(workers) == 3, f"{len(workers)} accelerators for K = 1")
 
 
 @judge(PAPER, "figure_3", "mapping")
 def mapping(context: Context) -> Finding:
-    """The printed accelerators of FS1, FS2, BKS1, BKS2."""
+    """Holds if FS1, FS2, BKS1 and BKS2 run on the printed accelerators."""
     ours = accelerator_names(log_of(context))
     printed = [f"{name}: {'+'.join(each)}" for name, each in context.result.reported["accelerator_mapping"].items()]
     return exact(ours == printed, f"ours {', '.join(ours)}; printed {', '.join(printed)}")
@@ -97,7 +100,7 @@ def mapping(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "no_idle_in_steady_state")
 def no_idle(context: Context) -> Finding:
-    """From the first minibatch's end until no more come in every accelerator is busy."""
+    """Holds if every accelerator is busy in every cycle in which the pipeline is full (`steady`)."""
     log = log_of(context, minibatches="5")
     busy, full = busy_per_cycle(log), steady(log)
     least = min(busy[cycle] for cycle in full)
@@ -109,7 +112,7 @@ def no_idle(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "m_plus_2_cycles")
 def m_plus_2(context: Context) -> Finding:
-    """M + 2 cycles for K = 1, for 5 and for 100 minibatches."""
+    """Holds if M minibatches take M + 2 cycles (K = 1), for M = 5 and M = 100."""
     logs = [log_of(context, minibatches=each) for each in ("5", "100")]
     lengths = {len({row["minibatch"] for row in log.rows}): len(busy_per_cycle(log)) for log in logs}
     why = ", ".join(f"{m} minibatches take {cycles} cycles" for m, cycles in lengths.items())
@@ -118,7 +121,7 @@ def m_plus_2(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "fs1_two_cycles_stale")
 def fs1_stale(context: Context) -> Finding:
-    """The first forward stage misses two updates; there is one per cycle."""
+    """Holds if the first forward stage misses two updates. One update is made per cycle, so this is two cycles."""
     missed = staleness(log_of(context, minibatches="5"), 1)
     return exact(
         missed == {2}, f"updates that FS1 misses in steady state: {listing(sorted(missed))}, one being made per cycle"
@@ -127,14 +130,14 @@ def fs1_stale(context: Context) -> Finding:
 
 @judge(PAPER, "figure_4", "last_stage_up_to_date")
 def last_fresh(context: Context) -> Finding:
-    """The last stage misses none."""
+    """Holds if the last stage's forwards miss no update."""
     missed = staleness(log_of(context, minibatches="5"), 2)
     return exact(missed == {0}, f"updates that FS2 misses in steady state: {listing(sorted(missed))}")
 
 
 @judge(PAPER, "figure_4", "cells")
 def cells(context: Context) -> Finding:
-    """Each pass in the cycle in which the figure has it: FS1 at once, FS2 and BKS1 one later, BKS2 two later."""
+    """Holds if every pass is in the figure's cycle: FS1 at once, FS2 and BKS1 one cycle later, BKS2 two later."""
     log = log_of(context, minibatches="5")
     after = {("F", 1): 0, ("F", 2): 1, ("B", 2): 1, ("B", 1): 2}
     wrong = [r for r in log.rows if r["start"] != r["minibatch"] + after[r["kind"], r["stage"]]]
@@ -151,7 +154,7 @@ Entry = Callable[[list[int], int, Mapping[str, Any]], bool]  # printed vector, s
 
 @judge(PAPER, "table_1", "two_stages_per_register")
 def two_per_register(context: Context) -> Finding:
-    """Stages that the runs had, forward and backward, against the column's number and the registers'."""
+    """Holds if each run has as many stages (forward and backward) as its column says and as its registers make."""
 
     def right(printed: list[int], stages: int, phase: Mapping[str, Any]) -> bool:
         return 2 * int(phase["stages"]) == stages == 2 * (len(phase["cuts"]) + 1)
@@ -161,12 +164,15 @@ def two_per_register(context: Context) -> Finding:
 
 @judge(PAPER, "table_1", "vectors_as_printed")
 def vectors(context: Context) -> Finding:
-    """The layers after which the runs were cut."""
+    """Holds if each run is cut after the layers of the printed vector."""
     return entries(context, lambda printed, stages, phase: list(phase["cuts"]) == printed, "are cut as printed")
 
 
 def entries(context: Context, right: Entry, words: str) -> Finding:
-    """Every printed entry against the summary of the run that it describes."""
+    """Check every printed entry of table 1 against the summary of its run.
+
+    Fails if one entry is wrong; cannot be judged if none is wrong but a run is not logged.
+    """
     wrong, missing, fine = [], [], 0
     for line in context.result.reported:
         for key, arm in STAGES.items():
@@ -189,7 +195,7 @@ def entries(context: Context, right: Entry, words: str) -> Finding:
 
 @judge(PAPER, "table_1", "number_of_layers")
 def layers(context: Context) -> Finding:
-    """Layers counted on our models."""
+    """Holds if our models have the printed numbers of layers."""
     printed = {line["model"]: line["layers"] for line in context.result.reported}
     ours = {model: log_of(context, model=model, arm="count").summary["layers"] for model in printed}
     return exact(ours == printed, ", ".join(f"{model} {ours[model]} (printed {printed[model]})" for model in printed))
@@ -197,7 +203,7 @@ def layers(context: Context) -> Finding:
 
 @judge(PAPER, "text_potential_speedup", "one_minibatch_per_cycle")
 def per_cycle(context: Context) -> Finding:
-    """One minibatch is finished in every cycle once the first is, and the first costs 2K cycles, whatever M is."""
+    """Holds if a minibatch finishes in every cycle after the first one, and M minibatches take M + 2K cycles."""
     logs = by_k(context)
     each = {k: {b - a for a, b in pairwise(finished_in(log))} for k, log in logs.items()}
     more = {k: len(busy_per_cycle(log)) - len(finished_in(log)) for k, log in logs.items()}
@@ -211,7 +217,10 @@ def per_cycle(context: Context) -> Finding:
 
 @judge(PAPER, "text_potential_speedup", "ideal_speedup")
 def ideal(context: Context) -> Finding:
-    """Cycles per minibatch on one accelerator over those in the full pipeline."""
+    """Holds if the full pipeline's speedup over one accelerator is 2K + 1, with 2K + 1 accelerators.
+
+    The speedup is the ratio of their cycles per minibatch.
+    """
     speedups = {}
     for k, log in by_k(context).items():
         alone, together = cycles_each(log)
@@ -225,7 +234,7 @@ def ideal(context: Context) -> Finding:
 
 @judge(PAPER, "text_potential_speedup", "all_busy")
 def all_busy(context: Context) -> Finding:
-    """Busy accelerators in every cycle of the full pipeline."""
+    """Holds if all 2K + 1 accelerators are busy in every cycle of the full pipeline."""
     busy = {k: (busy_per_cycle(log), steady(log)) for k, log in by_k(context).items()}
     least = {k: min(workers[full.start : full.stop]) for k, (workers, full) in busy.items()}
     words = ", ".join(f"K = {k}: {busy} of {2 * k + 1}" for k, busy in least.items())
@@ -234,7 +243,7 @@ def all_busy(context: Context) -> Finding:
 
 @judge(PAPER, "text_potential_speedup", "degree_of_staleness")
 def degree(context: Context) -> Finding:
-    """Every stage's missed updates against the formula."""
+    """Holds if the forwards of each stage i miss 2(K - i + 1) updates in the full pipeline, the paper's formula."""
     ours = {k: [sorted(staleness(log, stage)) for stage in range(1, k + 2)] for k, log in by_k(context).items()}
     formula = {k: [[2 * (k - i + 1)] for i in range(1, k + 2)] for k in ours}
     words = "; ".join(f"K = {k}: {numbers([max(s) for s in each], '{}')}" for k, each in ours.items())

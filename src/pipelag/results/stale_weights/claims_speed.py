@@ -1,4 +1,4 @@
-"""Claims about speed: table 5's times, the bound of hybrid training, GPipe, the early layers."""
+"""Claims about speed: table 5's times, the bound on hybrid speedups, GPipe, the early layers."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ COMPOSED = "hybrid speedups are put together from the times of their two halves"
 
 @judge(PAPER, "table_5", "faster_at_every_depth")
 def faster(context: Context) -> Finding:
-    """Above 1 in every block."""
+    """Holds if every timed block of every depth has a pipelined speedup above 1."""
     by_depth = blocks_by_depth(context)
     holds = all_of(above(each, 1.0) for each in by_depth.values())
     return measured(context, holds, f"pipelined speedups: {ranges(by_depth)}", EVERY_BLOCK, kind="speed")
 
 
 def grows(arm: str) -> Judge:
-    """A judge: every block of a depth is faster than every block of the depth before.
+    """A judge that decides whether the speedup grows from each depth to the next.
 
-    The last depth is not held against the first: they may be timed with minibatches of other sizes.
+    Every timed block of a depth must have a larger speedup than every block of the depth before; overlap leaves the
+    claim open. Only neighbouring depths are compared, since the first and the last may be timed with minibatches of
+    different sizes.
     """
 
     def judged(context: Context) -> Finding:
@@ -64,7 +66,7 @@ judge(PAPER, "table_5", "hybrid_speedup_grows_with_depth")(grows("hybrid"))
 
 
 def as_printed(arm: str) -> Judge:
-    """A judge: every depth's median is the printed speedup."""
+    """A judge that decides whether the median speedup of every depth is the printed one, within a factor of 1.2."""
 
     def judged(context: Context) -> Finding:
         printed = {line["model"]: line[f"speedup_{arm}"] for line in context.result.reported}
@@ -86,7 +88,11 @@ judge(PAPER, "table_5", "hybrid_speedups_as_printed")(as_printed("hybrid"))
 
 @judge(PAPER, "table_5", "ratio_grows_with_depth")
 def ratio_grows(context: Context) -> Finding:
-    """One worker's seconds for a minibatch over what two workers send each other for it; medians over blocks."""
+    """Holds if the ratio of computation to communication grows with depth.
+
+    The ratio is one worker's seconds per minibatch over the bytes that two workers send each other for it, both as
+    medians over blocks.
+    """
     ratios = {}
     for model in DEPTHS:
         rows = [row for log in context.logs(model=model, kind="speed") for row in log.rows]
@@ -100,18 +106,18 @@ def ratio_grows(context: Context) -> Finding:
 
 
 def sent(context: Context, **labels: str) -> float:
-    """Bytes that the workers of a pipeline send each other for a minibatch."""
+    """The bytes that the workers of a pipeline send each other per minibatch; the median over blocks."""
     rows = [row for log in context.logs(**labels) for row in log.rows if "sent_bytes_per_step" in row]
     return middle([float(sum(row["sent_bytes_per_step"])) for row in rows], ", ".join(labels.values()))
 
 
 def middle(values: Sequence[float], what: str) -> float:
-    """The median over blocks, for a judge."""
+    """The median over blocks. Raises `NotLogged` if there are none."""
     return median(values) if values else need(None, f"a block of {what}")
 
 
 def bounded(arm: str, bound: float) -> Judge:
-    """A judge: no block is above a bound."""
+    """A judge that decides whether every timed block's speedup is at most a bound."""
 
     def judged(context: Context) -> Finding:
         by_depth = blocks_by_depth(context, arm)
@@ -130,7 +136,10 @@ judge(PAPER, "table_5", "hybrid_speedup_below_4_3")(bounded("hybrid", 4 / 3))
 
 @judge(PAPER, "table_5", "deepest_uses_90_percent")
 def utilisation(context: Context) -> Finding:
-    """Half the speedup of ResNet-362."""
+    """Holds if half of ResNet-362's speedup, the two workers' utilisation, is 87.5 to 92.5 % in every block.
+
+    The paper prints 91 % and calls it about 90, so it rounds to fives.
+    """
     used = [50 * speedup for speedup in blocks(context, model="ResNet-362", kind="speed")]
     holds = all_of((above(used, 87.5), below(used, 92.5)))
     why = f"speedup over the two workers, in percent: {ranges({'ResNet-362': used})}"
@@ -140,7 +149,7 @@ def utilisation(context: Context) -> Finding:
 
 @judge(PAPER, "text_headline_speedup", "at_least_1_8")
 def headline(context: Context) -> Finding:
-    """The depth with the largest median."""
+    """Holds if every block is at least 1.8 times as fast, at the depth with the largest median speedup."""
     by_depth = blocks_by_depth(context)
     best = max(by_depth, key=lambda model: median(by_depth[model]))
     why = f"largest speedup {ranges({best: by_depth[best]})}"
@@ -150,18 +159,21 @@ def headline(context: Context) -> Finding:
 
 # -- hybrid speedup ----------------------------------------------------------------------------------------------------
 
-SHARES = (0.25, 0.5, 0.75, 1.0)  # of the iterations that are pipelined
+SHARES = (0.25, 0.5, 0.75, 1.0)  # shares of the iterations that are pipelined
 
 
 def hybrid_by_schedule(context: Context, k: int, share: float) -> float:
-    """Speedup of hybrid training in cycles of the logged schedules, without fill and drain."""
+    """The speedup of hybrid training with a share of pipelined iterations, in cycles of the logged schedules.
+
+    Without fill and drain.
+    """
     alone, together = cycles_each(by_k(context)[k])
     return alone / (share * together + (1 - share) * alone)
 
 
 @judge(PAPER, "text_hybrid_speedup_bound", "formula")
 def formula(context: Context) -> Finding:
-    """The formula, for four shares of pipelined iterations, against cycles of the logged schedules."""
+    """Holds if the formula gives the speedups of the logged schedules, for four shares of pipelined iterations."""
     worst, words = 0.0, []
     for k in by_k(context):
         ours = [hybrid_by_schedule(context, k, share) for share in SHARES]
@@ -174,7 +186,10 @@ def formula(context: Context) -> Finding:
 
 @judge(PAPER, "text_hybrid_speedup_bound", "large_k")
 def large_k(context: Context) -> Finding:
-    """Half the iterations pipelined: below 2, rising with K, and the gap to 2 goes as 1/K or faster."""
+    """Holds if the speedup with half the iterations pipelined approaches 2 from below as K grows.
+
+    It must rise with K and stay below 2, and its gap to 2 must shrink at least as fast as 1/(K + 1).
+    """
     speedups = {k: hybrid_by_schedule(context, k, 0.5) for k in by_k(context)}
     gaps = {k: (2 - speedup) * (k + 1) for k, speedup in speedups.items()}
     holds = all(a < b < 2 for a, b in pairwise(speedups.values())) and all(
@@ -187,7 +202,10 @@ def large_k(context: Context) -> Finding:
 
 @judge(PAPER, "text_hybrid_speedup_bound", "bound_4_3")
 def bound_4_3(context: Context) -> Finding:
-    """A hundred minibatches on two workers without and with pipelining, timed with equal stages."""
+    """Holds if a simulated hybrid with two equal stages has a speedup of 1.33, within half a unit of the last digit.
+
+    Half of its minibatches, a hundred, run without pipelining and a hundred with it.
+    """
     alone, pipelined = (
         log_of(context, kind="two workers", arm=arm).summary["makespan"] for arm in (BASELINE, "pipelined")
     )
@@ -201,7 +219,7 @@ def bound_4_3(context: Context) -> Finding:
 
 @judge(PAPER, "text_vs_gpipe_speedup", "ahead_by_schedule")
 def ahead_by_schedule(context: Context) -> Finding:
-    """Two equal stages: the full pipeline's period against GPipe's minibatch, for every number of microbatches."""
+    """Holds if the full pipeline on two equal stages is faster than GPipe's for any number of microbatches."""
     log = log_of(context, kind="two workers", arm="pipelined")
     ours = speed_when_full(log)
     gpipe = {}
@@ -214,7 +232,9 @@ def ahead_by_schedule(context: Context) -> Finding:
 
 @judge(PAPER, "text_vs_gpipe_speedup", "ahead_of_gpipe")
 def ahead_of_gpipe(context: Context) -> Finding:
-    """ResNet-110 on two workers of this machine: every block against the best number of GPipe's microbatches."""
+    """Holds if every block of our ResNet-110 has a larger speedup than every one of GPipe's, with its best number of
+    microbatches. Both run on two workers of this machine.
+    """
     ours = blocks(context, model="ResNet-110", kind="speed")
     gpipe = {
         f"{m} microbatches": blocks(context, kind="GPipe", microbatches=m) for m in microbatches_of(context, "GPipe")
@@ -229,7 +249,10 @@ def ahead_of_gpipe(context: Context) -> Finding:
 
 @judge(PAPER, "text_vs_gpipe_speedup", "ahead_of_reported_gpipe")
 def ahead_of_reported(context: Context) -> Finding:
-    """Another network on other hardware, as in the paper."""
+    """Holds if every block of our ResNet-110 is above GPipe's reported speedup.
+
+    As in the paper, that speedup is of another network on other hardware.
+    """
     ours = blocks(context, model="ResNet-110", kind="speed")
     reported = float(context.result.reported["gpipe_resnet101_2tpu"])
     why = f"ours {ranges({'ResNet-110': ours})}, GPipe's reported {reported} (another network on other hardware)"
@@ -238,7 +261,10 @@ def ahead_of_reported(context: Context) -> Finding:
 
 @judge(PAPER, "text_vs_gpipe_speedup", "bubble_doubles")
 def bubble(context: Context) -> Finding:
-    """Idle shares of GPipe's schedules over equal stages. The paper does not say with how many microbatches."""
+    """Holds if GPipe's idle share about doubles (1.5 to 2.5 times) from 2 to 4 equal partitions.
+
+    The paper does not name a number of microbatches, so all have to agree; otherwise the claim cannot be judged.
+    """
     shares = {
         m: [
             need(log_of(context, kind="schedule", microbatches=m, arm=arm).summary["bubble"], "an idle share")
@@ -259,19 +285,19 @@ def bubble(context: Context) -> Finding:
 
 @judge(PAPER, "text_early_layers_runtime", "over_half")
 def over_half(context: Context) -> Finding:
-    """The share from the layer profile."""
+    """Holds if layers 2 to 7 take more than half of the time in ResNet-20's layer profile."""
     share = need(early_share(context), "ResNet-20's profile")
     why = f"layers 2 to 7 take {share:.1f} % of forward and backward time"
     return on_gpus(context, share > 50, why, "none: one profile, medians over its rounds")
 
 
-EARLY = (3, 5, 7)  # of figure 6 and table 3
-BALANCED = 1.5
+EARLY = (3, 5, 7)  # the cuts of figure 6 and table 3
+BALANCED = 1.5  # the greatest ratio of the largest stage's time to the mean
 
 
 @judge(PAPER, "text_early_layers_runtime", "balanced")
 def balanced(context: Context) -> Finding:
-    """The stages of PPV (3,5,7), by the layer profile."""
+    """Holds if no stage of PPV (3,5,7) takes more than 1.5 times the mean stage's time, by the layer profile."""
     times = [row["forward_ms"] + row["backward_ms"] for row in log_of(context).rows]
     edges = (0, *EARLY, len(times))
     shares = [100 * sum(times[a:b]) / sum(times) for a, b in pairwise(edges)]

@@ -13,12 +13,12 @@ from pipelag.results.stale_weights.reading import PAPER, arms_of, every_log, lis
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge, nothing, resting_on
 
 FINE = ("8", "10", "12", "14", "16", "18", "20")
-# Spearman's rank correlation: what chance exceeds in 5 % of cases, one-sided, by the number of values.
+# Critical values of Spearman's rank correlation at 5 %, one-sided, by the number of values.
 CRITICAL = {5: 0.900, 6: 0.829, 7: 0.714, 8: 0.643, 9: 0.600, 10: 0.564}
 
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
-    """Spearman's."""
+    """Spearman's rank correlation."""
     import pandas as pd
 
     return float(pd.Series(x).rank().corr(pd.Series(y).rank()))
@@ -30,10 +30,16 @@ def left_out(context: Context, **labels: str) -> bool:
 
 
 def falls(context: Context, points: Sequence[tuple[float, Mapping[int, float]]], what: str, **labels: str) -> Finding:
-    """Whether accuracy falls along x: by ranks that chance would hardly give; of two to four values, by their ends.
+    """Whether accuracy falls along x.
+
+    With five to ten points, by Spearman's rank correlation of the means over seeds: the claim holds at or below the
+    negative 5 % critical value, fails at or above 0, and cannot be judged between. With two to four points chance gives
+    any order too often, so the first is tested against the last, paired over seeds; a point between them that is told
+    to be above the first or below the last leaves the claim open.
 
     Args:
-        points: x, and the accuracies there by seed.
+        points: pairs of x and the accuracies there by seed.
+        what: the words for the points in the verdict.
     """
     x, ends = zip(*points, strict=True) if points else ((), ())
     y = [fmean(accuracies.values()) for accuracies in ends]
@@ -60,7 +66,7 @@ def falls(context: Context, points: Sequence[tuple[float, Mapping[int, float]]],
 
 @judge(PAPER, "table_3", "accuracy_falls")
 def accuracy_falls(context: Context) -> Finding:
-    """A downward trend over the number of stages, of those that the scale has."""
+    """Holds if accuracy falls with the number of stages (`falls`), over those that the scale trains."""
     arms = [arm for arm in FINE if not left_out(context, arm=arm)]
     points = [(float(arm), by_seed(context, arm=arm)) for arm in arms]
     return falls(context, points, f"accuracy with {', '.join(arms)} stages")
@@ -68,13 +74,13 @@ def accuracy_falls(context: Context) -> Finding:
 
 @judge(PAPER, "table_3", "every_step_down")
 def every_step_down(context: Context) -> Finding:
-    """Each number of stages below the one before."""
+    """Holds if each number of stages ends below the one before, paired over seeds."""
     holds, steps = ordered([by_seed(context, arm=arm) for arm in FINE])
     return trend(context, holds, f"steps down over {', '.join(FINE)} stages: {steps}", SEEDS)
 
 
 def steps_down(context: Context) -> dict[str, dict[int, float]]:
-    """What each step to the next number of stages costs, by seed."""
+    """The points lost at each step to the next number of stages, by seed."""
     ends = {arm: by_seed(context, arm=arm) for arm in FINE}
     return {
         f"{a} -> {b}": {seed: ends[a][seed] - ends[b][seed] for seed in ends[a] if seed in ends[b]}
@@ -84,7 +90,7 @@ def steps_down(context: Context) -> dict[str, dict[int, float]]:
 
 @judge(PAPER, "table_3", "last_step_is_largest")
 def last_step(context: Context) -> Finding:
-    """18 to 20 stages costs more than every other step."""
+    """Holds if the step from 18 to 20 stages costs more points than each other step, paired over seeds."""
     steps = steps_down(context)
     last = steps.pop("18 -> 20")
     more = {name: Difference.of(last, step) for name, step in steps.items()}
@@ -94,27 +100,27 @@ def last_step(context: Context) -> Finding:
 
 @judge(PAPER, "table_3", "last_step_7_14")
 def last_step_size(context: Context) -> Finding:
-    """7.14 points."""
+    """Holds if a further pair of runs could give the printed cost of the step from 18 to 20 stages, 7.14 points."""
     cost = Difference.of(by_seed(context, arm="18"), by_seed(context, arm="20"))
     return sized(context, cost.matches(7.14, 0.005), f"18 -> 20 costs {cost.text()} points; printed 7.14", near(0.005))
 
 
 def early_and_late(context: Context) -> tuple[Difference, str]:
-    """Eight stages early in the network against eight stages through all of it."""
+    """How far eight stages with early registers end above eight stages over the whole network, and that in words."""
     gain = Difference.of(by_seed(context, arm="8"), by_seed(context, arm="8-stage"))
     return gain, f"PPV (3,5,7) is ahead of (7,13,19) by {gain.text()} points"
 
 
 @judge(PAPER, "table_3", "early_registers_beat_late_ones")
 def early_beats_late(context: Context) -> Finding:
-    """The order alone."""
+    """Holds if eight stages with early registers end above eight stages over the whole network."""
     gain, why = early_and_late(context)
     return trend(context, gain.above(), why, SEEDS)
 
 
 @judge(PAPER, "table_3", "early_by_about_7")
 def early_by_7(context: Context) -> Finding:
-    """About seven points; 7.27 by the tables."""
+    """Holds if a further pair of runs could give the printed advantage, about 7 points (7.27 in the tables)."""
     gain, why = early_and_late(context)
     return sized(context, gain.matches(7, 0.5), f"{why}; printed about 7", near(0.5))
 
@@ -123,9 +129,9 @@ INCREASING, SLIDING = "Increasing Stages", "Sliding Stage"
 
 
 def by_last_register(context: Context, curve: str) -> dict[int, tuple[float, int, dict[int, float]]]:
-    """By the last register's layer: percentage of stale weights, degree of staleness, accuracy by seed.
+    """The points of a curve in figure 6 that the scale trains, by the layer of their last register.
 
-    Of the positions that the scale has: it may leave some out.
+    Each is (percentage of stale weights, degree of staleness, accuracy by seed).
     """
     by_layer = {}
     for arm in arms_of(context, curve=curve):
@@ -138,7 +144,10 @@ def by_last_register(context: Context, curve: str) -> dict[int, tuple[float, int
 
 
 def both_curves(context: Context) -> dict[int, tuple[tuple[float, int], tuple[float, int], Difference]]:
-    """Where both curves have a point: (percentage, degree) of Increasing, of Sliding, and Sliding minus Increasing."""
+    """The last registers at which both curves have a point.
+
+    Each has (percentage, degree) of Increasing and of Sliding, and the accuracy of Sliding minus that of Increasing.
+    """
     increasing, sliding = by_last_register(context, INCREASING), by_last_register(context, SLIDING)
     shared = {p: (point, sliding[p]) for p, point in increasing.items() if p in sliding}
     if len(shared) < 2:
@@ -147,7 +156,7 @@ def both_curves(context: Context) -> dict[int, tuple[tuple[float, int], tuple[fl
 
 
 def falls_along(curve: str) -> Judge:
-    """A judge: accuracy falls with the percentage of stale weights along a curve of figure 6."""
+    """A judge that decides whether accuracy falls with the percentage of stale weights along a curve (`falls`)."""
 
     def judged(context: Context) -> Finding:
         points = [(percent, ends) for percent, _, ends in by_last_register(context, curve).values()]
@@ -162,7 +171,7 @@ judge(PAPER, "figure_6", "sliding_falls")(falls_along(SLIDING))
 
 @judge(PAPER, "figure_6", "same_percentages")
 def same_percentages(context: Context) -> Finding:
-    """The share of stale weights at each last register, from both arms' logs."""
+    """Holds if both curves have the same percentage of stale weights at each last register, to two decimals."""
     by_layer = both_curves(context)
     words = ", ".join(
         f"layer {p}: {increasing[0]:.2f} and {sliding[0]:.2f}" for p, (increasing, sliding, _) in by_layer.items()
@@ -173,7 +182,10 @@ def same_percentages(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6", "increasing_is_staler")
 def increasing_is_staler(context: Context) -> Finding:
-    """The largest delay of a stage at each last register, from both arms' logs."""
+    """Holds if Increasing has a greater degree of staleness than Sliding at each last register.
+
+    The degree is the largest delay of a stage.
+    """
     by_layer = both_curves(context)
     words = ", ".join(
         f"layer {p}: {increasing[1]} and {sliding[1]}" for p, (increasing, sliding, _) in by_layer.items()
@@ -184,7 +196,10 @@ def increasing_is_staler(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6", "sliding_equals_increasing")
 def sliding_equals(context: Context) -> Finding:
-    """Small: within a point at every percentage."""
+    """Holds if the two curves are within a point of each other at every percentage, by the whole interval.
+
+    The paper calls the difference small; a point is about a tenth of the printed fall of Increasing Stages.
+    """
     gaps = {f"{sliding[0]:.1f} %": gap for _, sliding, gap in both_curves(context).values()}
     holds = all_of(gap.within(-1, 1) for gap in gaps.values())
     tolerance = f"a point, about a tenth of the 11.19 that the printed Increasing Stages fall; {SEEDS}"
@@ -193,7 +208,11 @@ def sliding_equals(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6", "percent_drives_the_drop")
 def percent_drives(context: Context) -> Finding:
-    """What the percentage does alone, along Sliding, against what the degree does alone, between the curves."""
+    """Holds if the percentage of stale weights costs at least four times as much accuracy as the degree of staleness.
+
+    Along Sliding only the percentage changes, and between the curves only the degree. So a quarter of the fall along
+    Sliding must be above the mean gap between the curves, paired over seeds.
+    """
     increasing, sliding = by_last_register(context, INCREASING), by_last_register(context, SLIDING)
     shared = list(both_curves(context))
     seeds = set.intersection(*(set(curve[p][2]) for curve in (increasing, sliding) for p in shared))
@@ -211,7 +230,7 @@ def percent_drives(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6", "costs_beyond_rate_here")
 def costs_beyond_rate(context: Context) -> Finding:
-    """20 stages against the control."""
+    """Holds if 20 stages end below the control, which trains at their learning rate without a pipeline."""
     control, deepest = by_seed(context, curve="control"), by_seed(context, curve=INCREASING, arm="20")
     cost = Difference.of(control, deepest)
     why = f"without a pipeline at their rate {fmean(control.values()):.2f} %, above 20 stages by {cost.text()} points"
@@ -220,7 +239,7 @@ def costs_beyond_rate(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6", "mostly_the_rate_here")
 def mostly_the_rate(context: Context) -> Finding:
-    """More than half of what one register after layer 7 loses."""
+    """Holds if the rate alone explains more than half of the drop with one register after layer 7 (`mostly`)."""
     base, control = by_seed(context, curve="baseline"), by_seed(context, curve="control")
     register = by_seed(context, curve=SLIDING, arm="register after 7")
     return mostly(context, base, control, register, "a register after layer 7")
@@ -228,7 +247,7 @@ def mostly_the_rate(context: Context) -> Finding:
 
 @judge(PAPER, "figure_6", "degree_counts_here")
 def degree_counts(context: Context) -> Finding:
-    """The last point of both curves."""
+    """Holds if Sliding ends above Increasing at the last register that both have, where only the degree differs."""
     last, (_, _, gap) = max(both_curves(context).items())
     why = f"a register after layer {last} is ahead of one after every second layer up to it by {gap.text()} points"
     return trend(context, gap.above(), why, SEEDS)

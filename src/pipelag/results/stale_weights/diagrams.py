@@ -1,4 +1,4 @@
-"""Figures 1-4: the partition, the schedules without and with pipelining, drawn from `timeline` logs."""
+"""Figures 1-4: the partition and the schedules without and with pipelining, drawn from `timeline` logs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def figure_1(context: Context) -> Drawn:
 
 @drawing(PAPER, "figure_2", "figure_4")
 def timelines(context: Context) -> Drawn:
-    """Space-time diagrams: one accelerator at a time, and the pipeline that fills them all."""
+    """Space-time diagrams of training without a pipeline (one accelerator at a time) and with one."""
     log = context.log(minibatches="5") if context.name == "figure_4" else context.log()
     if log is None:
         return not_logged()

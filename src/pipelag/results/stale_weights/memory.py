@@ -1,4 +1,7 @@
-"""Section 6.7: what stale weights save of PipeDream's memory, by several readings of a model that is not stated."""
+"""Section 6.7: the share of PipeDream's memory that stale weights save.
+
+The paper does not state its model of memory, so several readings are computed.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,11 @@ from pipelag.results.verdict import log_of
 
 @dataclass(frozen=True)
 class Counted:
-    """MB of a network at its minibatch: weights and forward activations per stage; by PipeDream's schedule, copies of
-    weights and minibatches under way."""
+    """A network's memory per stage.
+
+    weights, activations: MB, the latter of a minibatch's forward. copies, under_way: how many copies of weights, and
+    activations of how many minibatches, PipeDream's schedule keeps.
+    """
 
     weights: Sequence[float]
     activations: Sequence[float]
@@ -24,7 +30,7 @@ class Counted:
 
 
 def counted(log: RunLog, schedule: RunLog) -> Counted:
-    """From a count log and PipeDream's timeline."""
+    """Memory per stage from a network's count log and PipeDream's timeline."""
     cuts, batch = log.summary["cuts"], log.summary["batch"]
     weights, activations = (per_stage(log.rows, cuts, key) for key in ("parameters", "activations"))
     megabytes = [BYTES * w / MB for w in weights], [BYTES * batch * a / MB for a in activations]
@@ -32,19 +38,20 @@ def counted(log: RunLog, schedule: RunLog) -> Counted:
 
 
 def held_by_both(each: Counted) -> float:
-    """What both hold: weights, activations (with their gradients, as in table 6) and those kept for later."""
+    """MB that both methods hold: weights, activations with their gradients (as in table 6), and kept activations."""
     extra = kept_copies(len(each.activations))
     return sum(each.weights) + sum(a * (2 + n) for a, n in zip(each.activations, extra, strict=True))
 
 
 def scheduled(each: Counted) -> float:
-    """What PipeDream holds by its own schedule: its copies of weights, and activations of what is under way in it."""
+    """MB that PipeDream holds by its own schedule: copies of weights, and activations of the minibatches under way."""
     held = zip(each.copies, each.weights, each.under_way, each.activations, strict=True)
     return sum(n * w + a * (1 + m) for n, w, m, a in held)
 
 
-# What PipeDream adds, and what both hold, in MB. The first was chosen for coming near the printed savings. All but the
-# last give both the same activations ("PipeDream saves intermediate activations during training, as we do").
+# By reading: functions for the MB that PipeDream adds and for those that both hold. The first reading was chosen
+# because it comes near the printed savings. All but the last give both methods the same activations ("PipeDream saves
+# intermediate activations during training, as we do").
 SCHEDULED = "the copies and the activations that PipeDream's own schedule keeps; ours holds what table 6 counts"
 READINGS: dict[str, tuple[Callable[[Counted], float], Callable[[Counted], float]]] = {
     "a copy of the network per stage, 2(K+1); both hold weights and one minibatch's activations": (
@@ -68,7 +75,7 @@ READINGS: dict[str, tuple[Callable[[Counted], float], Callable[[Counted], float]
 
 
 def megabytes(context: Context) -> dict[tuple[str, str], tuple[float, float]]:
-    """(ours, PipeDream's) in MB by reading and data set; raises `NotLogged` where a count or schedule is missing."""
+    """(ours, PipeDream's) in MB by reading and data set; raises `NotLogged` if a count or the schedule is missing."""
     schedule = log_of(context, arm="PipeDream")
     sizes = {}
     for name, (stash, hold) in READINGS.items():
@@ -79,5 +86,5 @@ def megabytes(context: Context) -> dict[tuple[str, str], tuple[float, float]]:
 
 
 def savings(context: Context) -> dict[tuple[str, str], float]:
-    """Percent of PipeDream's memory that is saved, by reading and data set."""
+    """The percentage of PipeDream's memory that stale weights save, by reading and data set."""
     return {key: 100 * (theirs - ours) / theirs for key, (ours, theirs) in megabytes(context).items()}

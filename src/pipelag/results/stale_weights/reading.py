@@ -19,45 +19,45 @@ PAPER = "stale_weights"
 BASELINE = "non-pipelined"
 CONTROL = "non-pipelined at the pipelined rate"
 STAGES = {"s4": "4-stage", "s6": "6-stage", "s8": "8-stage", "s10": "10-stage"}
-PRINTED = re.compile(r"\d+k(\+\d+k)?")  # iterations in the name of an arm, the paper's
+PRINTED = re.compile(r"\d+k(\+\d+k)?")  # the paper's numbers of iterations in the name of an arm
 DEPTHS = ("ResNet-20", "ResNet-56", "ResNet-110", "ResNet-224", "ResNet-362")
 
 
 def arms_of(context: Context, **labels: str) -> list[str]:
-    """The arms that the runs with these labels have, in the order of the config."""
+    """The arms of the runs with these labels, in the config's order."""
     return list(dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels)))
 
 
 def name_as_run(item: Item) -> str:
-    """An arm's name, with the iterations that it has here for those of the paper."""
+    """A run's arm, with our numbers of iterations instead of the paper's in its name."""
     return PRINTED.sub("+".join(f"{phase.steps:,}" for phase in item.arm.spec.phases), item.arm.labels["arm"])
 
 
 def as_run(context: Context, arm: str) -> str:
-    """The same of an arm by its name in the config."""
+    """`name_as_run` for an arm given by its name in the config."""
     items = context.select(arm=arm)
     return name_as_run(items[0]) if items else arm
 
 
 def every_log(context: Context, **labels: str) -> list[RunLog]:
-    """The logs of all seeds of an arm that its scale does not leave out; raises `NotLogged` where one is missing."""
+    """The logs of all seeds of an arm that the scale asks for; raises `NotLogged` if one is missing."""
     runs = every_run(context, ", ".join(labels.values()), **labels)
     return [item.log for item in runs.values() if item.log is not None]
 
 
 def lost(context: Context, arm: str, **labels: str) -> Difference:
-    """By how many points an arm ends below the baseline."""
+    """By how many points an arm ends below the baseline, paired over seeds."""
     return Difference.of(by_seed(context, arm=BASELINE, **labels), by_seed(context, arm=arm, **labels))
 
 
 def drops(context: Context, model: str, arms: Sequence[str] = ()) -> dict[str, Difference]:
-    """What the pipelined arms of a model (default: all) lose."""
+    """The drops of a model's pipelined arms (default: all) below the baseline, by arm."""
     pipelined = arms or [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
     return {arm: lost(context, arm, model=model) for arm in pipelined}
 
 
 def mean_gain(context: Context) -> Difference:
-    """The hybrid's gain, the mean over depths."""
+    """The hybrid's gain over the baseline, averaged over depths seed by seed."""
     means = (
         over_models(by_seed(context, model=model, kind="train", arm=arm) for model in DEPTHS)
         for arm in ("hybrid", BASELINE)
@@ -66,7 +66,7 @@ def mean_gain(context: Context) -> Difference:
 
 
 def listed(differences: Mapping[str, Difference]) -> str:
-    """Differences for a sentence; how many seeds stands once, at the end."""
+    """Differences as words for a sentence, with the number of seeds once at the end."""
     errors = {name: f" ± {d.error:.2f}" if d.error is not None else "" for name, d in differences.items()}
     words = ", ".join(f"{name} {d.mean:+.2f}{errors[name]}" for name, d in differences.items())
     seeds = min(d.seeds for d in differences.values())
@@ -74,7 +74,7 @@ def listed(differences: Mapping[str, Difference]) -> str:
 
 
 def near(half: float) -> str:
-    """The tolerance of a claim that a difference is about a printed one."""
+    """The tolerance, in words, of a claim that a difference is about a printed one."""
     return f"{ONE_MORE}; {half_a_unit(half)}"
 
 
@@ -92,7 +92,7 @@ def milliseconds(log: RunLog, arm: str) -> float:
 
 
 def blocks(context: Context, arm: str = "pipelined", **labels: str) -> list[float]:
-    """The speedup of every timed block over the non-pipelined one beside it; raises `NotLogged` without any."""
+    """The speedup of each timed block over the non-pipelined block beside it, sorted; raises `NotLogged` if none is."""
     values = [s for log in context.logs(**labels) for s in speedups(log.rows, arm)]
     if not values:
         raise NotLogged(f"the {arm} speedup of {', '.join(labels.values())} has no log")
@@ -100,30 +100,30 @@ def blocks(context: Context, arm: str = "pipelined", **labels: str) -> list[floa
 
 
 def blocks_by_depth(context: Context, arm: str = "pipelined") -> dict[str, list[float]]:
-    """The blocks of every depth of table 5."""
+    """The speedups of timed blocks (`blocks`) at every depth of table 5."""
     return {model: blocks(context, arm, model=model, kind="speed") for model in DEPTHS}
 
 
 def ranges(by_name: Mapping[str, Sequence[float]]) -> str:
-    """Median and range of blocks, for a sentence."""
+    """The median and range of blocks, as words for a sentence."""
     return ", ".join(f"{name} {spread(blocks)}" for name, blocks in by_name.items())
 
 
 def above(values: Sequence[float], bound: float) -> bool | None:
-    """Whether all blocks are above a bound; None where some are and some are not."""
+    """Whether all blocks are above a bound: False if none is, None if only some are."""
     if min(values) > bound:
         return True
     return False if max(values) <= bound else None
 
 
 def below(values: Sequence[float], bound: float) -> bool | None:
-    """Whether all blocks are at or below a bound; None where some are and some are not."""
+    """Whether all blocks are at or below a bound: False if none is, None if only some are."""
     over = above(values, bound)
     return None if over is None else not over
 
 
 def whole_blocks(context: Context, model: str) -> float | None:
-    """Median speedup of whole hybrid blocks, hand-over, fill and drain included; None where they are not logged."""
+    """The median speedup of whole hybrid blocks, with hand-over, fill and drain; None if they are not logged."""
     values = []
     for item in context.select(model=model, kind="speed"):
         if item.log is None:
@@ -140,7 +140,7 @@ def whole_blocks(context: Context, model: str) -> float | None:
 
 
 def accelerator_names(log: RunLog) -> list[str]:
-    """What each accelerator does, e.g. "A1: FS2+BKS1"."""
+    """The work of each accelerator, such as "A1: FS2+BKS1"."""
     stages = log.summary["stages"]
     work: dict[int, list[str]] = {}
     for row in log.rows:
@@ -151,15 +151,15 @@ def accelerator_names(log: RunLog) -> list[str]:
 
 
 def busy_per_cycle(log: RunLog) -> list[int]:
-    """How many accelerators work in each cycle."""
+    """The number of busy accelerators in each cycle."""
     length = max(row["end"] for row in log.rows)
     return [len({row["worker"] for row in log.rows if row["start"] <= cycle < row["end"]}) for cycle in range(length)]
 
 
 def steady(log: RunLog) -> range:
-    """The cycles in which a pipeline is full: from the first minibatch's last pass until no more come in.
+    """The cycles in which the pipeline is full: from the first minibatch's last pass until the last minibatch enters.
 
-    Raises NotLogged where the last minibatch has come in by then.
+    Raises NotLogged if the last minibatch enters before that.
     """
     first, last = full_between(log)
     if last < first:
@@ -168,14 +168,15 @@ def steady(log: RunLog) -> range:
 
 
 def finished_in(log: RunLog) -> list[int]:
-    """The cycles in which a minibatch's last pass, the backward of the first stage, is done."""
+    """The cycles in which minibatches finish, by their last pass, the first stage's backward."""
     return sorted(row["start"] for row in log.rows if row["kind"] == "B" and row["stage"] == 1)
 
 
 def staleness(log: RunLog, stage: int) -> set[int]:
-    """Updates that the forward passes of a stage miss in the full pipeline.
+    """The numbers of updates that a stage's forwards miss in the full pipeline.
 
-    By when the updates are made, and by the version that a pass is said to read: one number where both agree.
+    They are counted in two ways, by the cycles of the updates and by the version that a forward reads. The set has one
+    element if both agree for all forwards.
     """
     full = steady(log)
     updates = [row["end"] for row in log.rows if row["kind"] == "B" and row["stage"] == stage]
@@ -185,20 +186,20 @@ def staleness(log: RunLog, stage: int) -> set[int]:
 
 
 def cycles_each(log: RunLog) -> tuple[float, float]:
-    """Cycles per minibatch on one accelerator that does all the work, and in the full pipeline."""
+    """The cycles per minibatch on one accelerator that does all the work, and in the full pipeline."""
     ends = finished_in(log)
     together = len({(row["worker"], row["start"]) for row in log.rows})  # FS_{K+1} and BKS_1 take one cycle, not two
     return together / len(ends), (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
 def speed_when_full(log: RunLog) -> float:
-    """Time of a minibatch's passes, all on one worker, over the full pipeline's time for a minibatch."""
+    """The full pipeline's speedup over one worker that does all of a minibatch's passes."""
     rows = [row for row in log.rows if row["minibatch"] == 0 and row["kind"] in ("F", "B")]
     return float(sum(row["end"] - row["start"] for row in rows) / log.summary["period"])
 
 
 def microbatches_of(context: Context, kind: str) -> list[str]:
-    """The numbers of microbatches of GPipe's runs of a kind: its schedules, or those that are timed."""
+    """The numbers of microbatches in GPipe's runs of a kind, "schedule" or the timed "GPipe"."""
     return list(dict.fromkeys(item.arm.labels["microbatches"] for item in context.select(kind=kind)))
 
 
@@ -208,22 +209,22 @@ def by_k(context: Context) -> dict[int, RunLog]:
 
 
 def memory_of(context: Context, model: str) -> dict[str, float] | None:
-    """`results.memory.increase` over a model's count log."""
+    """Table 6's memory of a model (`results.memory.increase`), from its count log; None without a log."""
     log = context.log(model=model)
     return increase(log.rows, log.summary["cuts"], log.summary["batch"]) if log is not None else None
 
 
 def phase_of(log: RunLog) -> Mapping[str, Any]:
-    """What a training run's summary says of its first phase: cuts, stages, delays, percentage of stale weights."""
+    """The summary of a training run's first phase: cuts, stages, delays, percentage of stale weights."""
     phase: Mapping[str, Any] = log.summary["phases"][0]
     return phase
 
 
 def early_share(context: Context, first: int = 2) -> float | None:
-    """Percent of ResNet-20's time in the first three residual functions: layers 2 to 7; from 1 on with the convolution.
+    """The percentage of ResNet-20's time in its first three residual functions, layers 2 to 7; None without a log.
 
     Args:
-        first: the first of the layers that are counted.
+        first: the first layer that is counted; 1 includes the first convolution.
     """
     log = context.log()
     if log is None:

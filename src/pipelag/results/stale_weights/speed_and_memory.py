@@ -1,4 +1,4 @@
-"""Tables 5 and 6 and the tables for claims in the text about speed, memory and schedules."""
+"""Tables 5 and 6, and the tables for the text's claims about speed, memory and schedules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIMULATED = (
 
 
 def range_text(context: Context, arm: str = "pipelined", **labels: str) -> str | None:
-    """Median speedup over blocks with the slowest and fastest; None without a log."""
+    """The median speedup over blocks with its range; None without a log."""
     try:
         return spread(blocks(context, arm, **labels))
     except NotLogged:
@@ -44,7 +44,7 @@ def range_text(context: Context, arm: str = "pipelined", **labels: str) -> str |
 
 
 def timed_on(context: Context) -> list[str]:
-    """Where the speed runs here were timed, and how."""
+    """A note on how and on which machine our speed runs were timed."""
     logs = [
         log
         for log in context.logs()
@@ -155,7 +155,7 @@ def average_gain(context: Context) -> Drawn:
 
 
 def gain_text(context: Context, model: str) -> str | None:
-    """The hybrid's gain over the baseline; None where a run is missing."""
+    """The hybrid's gain over the baseline; None if a run is missing."""
     try:
         return Difference.of(*(by_seed(context, model=model, arm=arm) for arm in ("hybrid", BASELINE))).text()
     except NotLogged:
@@ -163,7 +163,7 @@ def gain_text(context: Context, model: str) -> str | None:
 
 
 def mean_gain_text(context: Context) -> str | None:
-    """The mean of the gains over depths; None where a run is missing."""
+    """The mean of the gains over depths; None if a run is missing."""
     try:
         return mean_gain(context).text()
     except NotLogged:
@@ -189,7 +189,7 @@ def table_6(context: Context) -> Drawn:
         "activations (with its gradient, as torchsummary does) and once per kept copy; the percentage is at a "
         "minibatch of 128, weights included."
     )
-    # 66.5 % at n = 3 needs a of 0.665 (b + 21) - 12 at least, which with b >= 0 is over 58.5 % at n = 9.
+    # 66.5 % at n = 3 needs a >= 0.665 (b + 21) - 12, and that a gives more than 58.5 % at n = 9 for every b >= 0.
     outlier = (
         "No count of a fixed number of tensors per block gives 67 % at depth 20 and 58 % at depth 56: it has the form "
         "(a + 4n)/(b + 7n) for n blocks per group, b >= 0, and the printed values need b < 0."
@@ -200,7 +200,7 @@ def table_6(context: Context) -> Drawn:
 def quantities(
     context: Context, lines: list[tuple[str, Any, Any]], sentences: list[str], theirs: str = "paper"
 ) -> Drawn:
-    """A small table for a claim in the text: quantity, the paper's value, ours."""
+    """A small table for a claim in the text; each line is a quantity, the paper's value and ours."""
     rows = [{"quantity": q, "paper": p, "ours": o} for q, p, o in lines]
     cols = [Col("quantity", "quantity"), Col(theirs, "paper", "{:.2f}"), Col("ours", "ours", "{:.2f}")]
     return Drawn(table(rows, cols, context.result.caption, sentences))
@@ -208,7 +208,7 @@ def quantities(
 
 @drawing(PAPER, "text_hybrid_speedup_bound")
 def hybrid_bound(context: Context) -> Drawn:
-    """Speedup with half of the iterations pipelined: the formula's, by the schedules, and in short timed blocks."""
+    """The speedup with half of the iterations pipelined: by the formula, the schedules, and short timed blocks."""
     lines: list[tuple[str, Any, Any]] = []
     for k in context.values("K"):
         log, number = context.log(K=k), int(k)
@@ -236,7 +236,7 @@ def hybrid_bound(context: Context) -> Drawn:
 
 @drawing(PAPER, "text_memory_vs_pipedream")
 def memory_vs_pipedream(context: Context) -> Drawn:
-    """What weight stashing would add to VGG-16's memory, by several readings."""
+    """The memory that weight stashing would add for VGG-16, in several readings."""
     try:
         sizes = megabytes(context)
     except NotLogged:
@@ -300,7 +300,7 @@ def vs_gpipe(context: Context) -> Drawn:
 
 @drawing(PAPER, "text_early_layers_runtime")
 def early_layers(context: Context) -> Drawn:
-    """Where ResNet-20's time goes."""
+    """The share of the early layers in ResNet-20's time."""
     share = "share of the runtime (%)"
     three, with_first = f"first three residual functions, {share}", f"the first convolution and these, {share}"
     machines = [f"Ours: {log.environment.get('device')}, minibatch {log.summary['batch']}." for log in context.logs()]
@@ -310,7 +310,7 @@ def early_layers(context: Context) -> Drawn:
 
 @drawing(PAPER, "text_potential_speedup")
 def potential_speedup(context: Context) -> Drawn:
-    """Speedup and cycles of the pipeline, from its schedules, beside one accelerator that does the same work."""
+    """The pipeline's speedup over one accelerator, and its cycles, from its schedules."""
     rows: list[Row] = []
     for k in context.values("K"):
         log = context.log(K=k)
