@@ -377,7 +377,7 @@ def test_a_models_profile_is_written_for_partition_and_read_again(
     assert main(["profile", "vgg16", "--sheet", "v100", "--out", out]) == 0
     assert "minibatch of" in capsys.readouterr().out and len(Profile.load(out).layers) == 16
     assert main(["profile", "resnet20", "--out", out]) == 2
-    assert "name a data set for it by --data" in capsys.readouterr().err
+    assert "name a data set with --data" in capsys.readouterr().err
     assert len(list(plans_of(ground(2)))) >= 1
 
 

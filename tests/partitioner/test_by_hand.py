@@ -159,7 +159,7 @@ def test_the_shell_counts_an_optimizers_state_and_says_what_does_not_fit(
     assert main([*words, "--state", "2"]) == 0
     adam = capsys.readouterr().out.splitlines()
     assert adam[0].startswith("plan straight: ") and adam[1].endswith("200 MB") and adam[2].endswith("160 MB")
-    assert "fit" not in adam[3] and adam[4].endswith("MB sent per minibatch; it does not fit, with 320 MB a worker")
+    assert "fit" not in adam[3] and adam[4].endswith("MB sent per minibatch; it does not fit: 320 MB per worker")
     assert main([*words, "--state", "5"]) == 2
     assert "no plan fits" in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -441,7 +441,7 @@ def test_the_shell_has_latencies(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("latency", "words"), [({}, "without latency"), ({"latency": 5e-6}, "with the latency of their links")]
+    ("latency", "words"), [({}, "without message latency"), ({"latency": 5e-6}, "with the links' latency")]
 )
 def test_what_is_drawn_says_whether_messages_had_a_latency(latency: dict[str, float], words: str) -> None:
     profile = {"published": "vgg16", "batch": 64}
@@ -449,4 +449,4 @@ def test_what_is_drawn_says_whether_messages_had_a_latency(latency: dict[str, fl
     spec = RunSpec(kind="partition", batch=64, options=options)
     item = SimpleNamespace(arm=SimpleNamespace(spec=spec), log=SimpleNamespace(environment={}))
     drawn: Any = SimpleNamespace(items=[item], result=SimpleNamespace(options={}))
-    assert Context._timed(drawn) == f"Simulated by discrete events from the authors' profiles, messages {words}."
+    assert Context._timed(drawn) == f"Discrete-event simulation on the authors' profiles, {words}."

@@ -56,12 +56,12 @@ def test_a_report_has_every_result_a_link_to_the_paper_and_equal_bytes(records: 
 
 def test_a_study_of_our_own_is_short_of_no_paper(records: Path) -> None:
     data = data_of(records, PAPER)
-    assert "not the paper" in json.dumps(ask(records, "heading", "body", data))
+    assert "different from the paper" in json.dumps(ask(records, "heading", "body", data))
     study = chapter_of(Chapter(load_paper("leaderboard"), []))
     assert study["authors"] == ""
     data["chapters"][0] |= {key: study[key] for key in ("authors", "unlike")}
     headings = json.dumps(ask(records, "heading", "body", data))
-    assert "short of the full setting" in headings and "not the paper" not in headings
+    assert "short of the full setting" in headings and "different from the paper" not in headings
 
 
 def test_why_runs_have_no_log_is_said_in_words() -> None:

@@ -98,7 +98,9 @@ def test_the_end_of_one_run_is_not_that_of_the_others(
     wild = {"hogwild": {"optimizer": {"lr": 1e9}}}
     assert main(words(tmp_path, ["two phases", "dropout", "hogwild"], **small, **wild)) == 2
     printed = capsys.readouterr()
-    assert "does not fit" in printed.err and "1 of 3 runs did not end" in printed.err and "Traceback" not in printed.err
+    assert (
+        "does not fit" in printed.err and "1 of 3 runs did not finish" in printed.err and "Traceback" not in printed.err
+    )
     assert printed.out.count("log: ") == 2 and "diverged at step" in printed.out
     assert not (tmp_path / "dropout" / "summary.json").exists()
     same(tmp_path / "two phases", alone / "two phases")
