@@ -291,7 +291,7 @@ def test_runs_at_a_common_rate_that_is_each_ones_own_are_judged_once() -> None:
     judged = JUDGES["leaderboard", "table_13", "prediction_over_none_own"]
     ends = {"XPipe": 80.0, "PipeOptim": 80.0, "1F1B, latest weights": 60.0}
     same, _ = searched("table_13", ends, {}, 70.0)
-    with pytest.raises(NotLogged, match="the common rate is each one's own: table 3 judges these runs"):
+    with pytest.raises(NotLogged, match="each one's own rate is the common rate, so table 3 already judges these runs"):
         judged(same)
     other, _ = searched("table_13", ends, {}, 70.0, own_rates={"1F1B, latest weights": "1/2"})
     assert judged(other).holds is True

@@ -300,6 +300,8 @@ PRINTED = {
         = 2.7 14.3
         [text_quality_bound]
         max_top1_difference = 0.1
+        [text_decay]
+        D = 0.135
         [text_t2_memory]
         SGD with momentum = 33
         Adam = 25
