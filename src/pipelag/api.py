@@ -134,7 +134,7 @@ def train(
         seed: of the random numbers. Dropout draws by (seed, minibatch, stage), the same in every executor. Numbered
             batches and their `unpack` draw from torch's, NumPy's and Python's generators by (seed, minibatch).
         device: "cpu", "cuda", or "auto" for a GPU where there is one (one for each worker). The real executor uses one
-            GPU per stage with "cuda", and a single GPU for all stages with "cuda:0".
+            GPU per worker with "cuda", and a single GPU for all workers with "cuda:0".
         precision: "fp32" or "bf16". With "bf16", passes (of validation too) use the weights rounded to bfloat16, while
             the optimizer updates float32 weights, which the trained model holds (docs/workflow.md).
         graphs: on a GPU, replay passes as CUDA graphs. This saves most of Python's time for small models and changes

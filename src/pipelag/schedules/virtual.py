@@ -96,7 +96,7 @@ def bidirectional(stages: int, minibatches: int, microbatches: int = 1) -> Sched
     DualPipe of 2018 is a different schedule: a forward and a backward in every time unit.
 
     Raises:
-        PipelagError: the number of stages (other than 1) or of microbatches is odd.
+        PipelagError: there is more than one stage, and the number of stages or of microbatches is odd.
     """
     if stages == 1:
         rows = [

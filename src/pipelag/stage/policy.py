@@ -253,8 +253,8 @@ class StageWeights(OptimizedWeights):
     def read_last(self, content: Content) -> bool:
         """Whether no pass or update after the present microbatch's reads this content: its buffers may be overwritten.
 
-        This holds for the oldest version, unless it is live, if one microbatch makes an update and the method's
-        `update` does not need the version again.
+        This holds for the oldest version, unless it is live, if one microbatch makes an update and the stage has no
+        `change` (the method's `update`), which might read it again.
         """
         kind, version, _ = content
         oldest = version == self.version - self.back and content != self.alive

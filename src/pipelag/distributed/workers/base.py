@@ -397,7 +397,7 @@ class WholeModel(Worker):
         assert self.writer is not None
         clock, began = self.clock(), time.perf_counter()
         since = range(self.writer.last - self.start, step - self.start)
-        losses = [self.record.losses[t] for t in since] if self.record.losses else []  # torch's last stage has
+        losses = [self.record.losses[t] for t in since] if self.record.losses else []  # of torch's stages only the last
         state = optimizer_state(self.optimizer, self.shadows)
         self.writer.save(step, self.trained, self.optimizer, state, losses, clock, None)
         self.saving += time.perf_counter() - began
