@@ -107,7 +107,7 @@ def unlearned(context: Context) -> list[str]:
         return []
     translates = any(best_bleu(log) is not None for log in context.logs())
     if not translates:
-        return [f"Runs that do not learn (they end less than a tenth of the way from chance to 100 %): {arms}."]
+        return [f"Runs that do not learn (they end at most a tenth of the way from chance to 100 %): {arms}."]
     words = f"Runs that do not learn to translate (no evaluation reaches a BLEU of {LEAST_BLEU:g}): {arms}. "
     return [words + "Even a few fixed words, written for every sentence, have some accuracy of words."]
 
