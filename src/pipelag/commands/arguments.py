@@ -7,6 +7,18 @@ from collections.abc import Callable
 from math import inf, isfinite
 
 
+def add_scale(parser: argparse.ArgumentParser, default: str = "quick") -> None:
+    """Declare `--scale` and `--published`, by which commands choose a scale of experiments."""
+    from pipelag.experiments.schema import USUAL  # here, as commands without a scale need no schema
+
+    parser.add_argument(
+        "--scale", default=default, help="a scale: quick, standard, paper or published (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
+    )
+
+
 def whole(least: int, most: int) -> Callable[[str], int]:
     """A whole number in a range."""
 

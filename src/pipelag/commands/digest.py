@@ -17,9 +17,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pipelag.commands import evidence
+from pipelag.commands.arguments import add_scale
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, load_scale, papers, result_of
-from pipelag.experiments.schema import USUAL, Paper, Scale, reading_order
+from pipelag.experiments.schema import Paper, Scale, reading_order
 from pipelag.files import read_text, write_whole
 from pipelag.report.gather import title_of
 from pipelag.report.tables import Col, table
@@ -46,12 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "document", type=Path, help="a Markdown file with the marks <!-- digest --> and <!-- end of digest -->"
     )
-    parser.add_argument(
-        "--scale", default="published", help="a scale: quick, standard, paper or published (default: published)"
-    )
-    parser.add_argument(
-        "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
-    )
+    add_scale(parser, default="published")
     parser.add_argument(
         "--tables",
         nargs="*",

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from statistics import median
 
+from pipelag.commands.arguments import add_scale
 from pipelag.experiments import Arm, Scale, arms, load_paper, load_scale, result_of, run_dir
-from pipelag.experiments.schema import USUAL
 from pipelag.experiments.told import asked_for
 from pipelag.report.gather import NOT_READ
 from pipelag.results.logs import Item
@@ -22,12 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("paper", nargs="?", help="a paper (default: all of config/config.yaml)")
     parser.add_argument("result", nargs="?", help="one of its results (default: all)")
-    parser.add_argument(
-        "--scale", default="quick", help="a scale: quick, standard, paper or published (default: quick)"
-    )
-    parser.add_argument(
-        "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
-    )
+    add_scale(parser)
     parser.add_argument(
         "--hours", action="store_true", help="one line per result: hours that its runs took, and hours to go"
     )

@@ -7,9 +7,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from pipelag.commands.arguments import add_scale
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_scale
-from pipelag.experiments.schema import USUAL
 from pipelag.experiments.told import asked_for, beyond
 from pipelag.report.gather import gather
 
@@ -17,12 +17,7 @@ from pipelag.report.gather import gather
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("papers", nargs="*", help="papers to show (default: all of config/config.yaml)")
-    parser.add_argument(
-        "--scale", default="quick", help="a scale: quick, standard, paper or published (default: quick)"
-    )
-    parser.add_argument(
-        "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
-    )
+    add_scale(parser)
     parser.add_argument(
         "--pdf", action="store_true", help="typeset reports instead of the site: one per paper, and one over all"
     )

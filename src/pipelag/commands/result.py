@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pipelag.commands.arguments import add_scale
 from pipelag.errors import shortened
 from pipelag.experiments import load_paper, load_scale, result_of
-from pipelag.experiments.schema import USUAL
 from pipelag.files import write_whole
 from pipelag.report.gather import FIGURE_FILES, NO_LOG, NOT_READ, TABLE_FILES, Run, logged
 from pipelag.results.context import Context
@@ -24,12 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("paper", help="a paper of config/papers, such as stale_weights")
     parser.add_argument("result", help="a result of the paper, such as table_2 or figure_5a")
-    parser.add_argument(
-        "--scale", default="quick", help="a scale: quick, standard, paper or published (default: quick)"
-    )
-    parser.add_argument(
-        "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
-    )
+    add_scale(parser)
 
 
 def main(args: argparse.Namespace) -> int:

@@ -227,8 +227,7 @@ def _check(optimizer: Any, stage_of: Mapping[int, int], frozen: set[int], base: 
         if its[0] in base and "stage" not in group:
             raise PipelagError(
                 f"stage {its[0]} has a learning rate of its own, but the function of the {kind} drops the settings of "
-                "its "
-                'group; derive groups from it: group | {"params": [...]}'
+                'its group; derive groups from it: group | {"params": [...]}'
             )
         group["stage"] = its[0]
         if (
