@@ -21,6 +21,12 @@ def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return there.to(device, non_blocking=True)
 
 
+def copy_each(pairs: Iterable[tuple[torch.Tensor, Any]]) -> None:
+    """Copy the second tensor of each pair to the first one, in one call for all."""
+    if both := list(pairs):
+        torch._foreach_copy_([place for place, _ in both], [value for _, value in both])
+
+
 def as_tuple(value: Any) -> tuple[torch.Tensor, ...]:
     """A layer's input or output as a tuple of the tensors that cross its boundary; `alone` is the inverse."""
     return value if isinstance(value, tuple) else (value,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ from torch.nn import functional as F
 
 from pipelag import methods
 from pipelag.simulate.training import SimulatedTraining
-from pipelag.stage import flat_step, rates_apart
+from pipelag.stage import by_foreach, flat_step, joined
 from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.optimizers import LARS, CaffeSGD
 from pipelag.stage.phase import Phase
@@ -301,6 +300,40 @@ def test_stages_with_rates_of_their_own_step_by_them() -> None:
     assert same(*ends)
 
 
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_setting_that_changes_is_that_of_the_step(foreach: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages' groups are joined anew when a setting or the pattern of equal rates changes, and in no other step."""
+    made: list[int] = []
+
+    class Noted(joined.Joined):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(len(self.leaders))
+
+    monkeypatch.setattr(flat_step, "Joined", Noted)
+    ends = []
+    for flat in (True, False):
+        phases = [Phase(methods.get("pipedream"), STEPS, (1, 3), {1: 0.1, 2: 0.1, 3: 0.1})]
+        trained = SimulatedTraining(
+            network(), phases, lambda p: with_options(FLAT["momentum"](p), foreach=foreach), F.cross_entropy
+        )
+        if not flat:
+            never(trained.pipeline.flat_step)
+        assert trained.optimizer is not None
+        groups = trained.optimizer.param_groups
+        for step, (x, y) in enumerate(batches()):
+            if step == 3:
+                groups[1]["weight_decay"] = 0.1
+            if step == 5:
+                groups[0]["base_lr"] = 0.05
+            if step == 6:
+                groups[1]["weight_decay"], groups[2]["momentum"] = 1e-3, 0.5
+            trained.step(x, y)
+        ends.append(ended(trained))
+    assert same(*ends)
+    assert made == [1, 2, 3, 3]
+
+
 @pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam", "adam with L2", "adamw"])
 def test_rates_of_their_own_take_few_calls(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where stages have rates of their own, a step equals torch's `foreach` step over each of them, bit for bit.
@@ -308,14 +341,14 @@ def test_rates_of_their_own_take_few_calls(name: str, device: str, monkeypatch: 
     It does when rates change, too. What depends on no rate takes one call for all stages.
     """
     options: dict[str, Any] = {"foreach": True} | ({"weight_decay": 0.01} if name == "adam with L2" else {})
-    steps = Counter[bool]()
+    rates: list[int] = []
 
-    def noted(optimizer: torch.optim.Optimizer) -> bool:
-        taken = rates_apart.step(optimizer)
-        steps[taken] += 1
-        return taken
+    def noted(sets: Any) -> None:
+        rates.append(len({group["lr"] for each in sets for group in each.groups}))
+        assert len(sets) == 1
+        by_foreach.step(sets)
 
-    monkeypatch.setattr(flat_step, "rates_apart", SimpleNamespace(step=noted))
+    monkeypatch.setattr(joined, "by_foreach", SimpleNamespace(step=noted, sets_of=by_foreach.sets_of))
     ends = []
     for flat in (True, False):
         phases = [Phase(methods.get("pipemare", annealing=5), STEPS, (1, 3), {2: 0.02})]
@@ -331,7 +364,7 @@ def test_rates_of_their_own_take_few_calls(name: str, device: str, monkeypatch: 
             trained.step(x, y)
         ends.append(ended(trained))
     assert same(*ends)
-    assert steps == {True: 4, False: 4}  # after the first, which makes the state; rates differ for five steps
+    assert rates == [3] * 4 + [2] * 4  # after the first step, which makes the state; all rates differ for five steps
 
 
 def with_options(optimizer: torch.optim.Optimizer, **options: Any) -> torch.optim.Optimizer:

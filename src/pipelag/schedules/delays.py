@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from pipelag.errors import PipelagError, expect, kind_of
@@ -48,17 +48,17 @@ class Delays:
     beyond: Lags = ()
     places: Lags = ()
 
-    @property
+    @cached_property
     def forward(self) -> tuple[int, ...]:
         """Per stage, in updates; in PipeMare's pipeline its tau_fwd, ceil((2(P-i)+1)/N) (appendix A.1)."""
         return tuple(map(max, self.forward_lags))
 
-    @property
+    @cached_property
     def backward(self) -> tuple[int, ...]:
         """Per stage, in updates; in PipeMare's pipeline its tau_bkwd."""
         return tuple(map(max, self.backward_lags))
 
-    @property
+    @cached_property
     def periods(self) -> tuple[int, ...]:
         """Per stage, the microbatches that make an update."""
         return tuple(map(len, self.forward_lags))

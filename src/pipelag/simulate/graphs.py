@@ -42,7 +42,7 @@ from pipelag.simulate.recordable import (
     why_eager,
 )
 from pipelag.stage.rounded import gradients_of
-from pipelag.tensors import unchanged_buffers
+from pipelag.tensors import copy_each, unchanged_buffers
 
 if TYPE_CHECKING:
     from pipelag.simulate.pipeline import SimulatedPipeline
@@ -216,13 +216,27 @@ class Graphs:
         if any(tensor._version != 1 for tensor in passes.given):
             raise Unfit("a pass writes into its minibatch")
         passes.shorten(parts, expected, recorder, show)
+        passes.places = pipeline.flat_step.places()
         forward, loss = recorder.record(passes.forward)
         backward, gradients = recorder.record(passes.backward)
         recording = Recording(passes.given, forward, loss, backward, gradients, modules, parameters, settings)
+        for place in passes.places:
+            if place is not None:
+                place.zero_()
         recording.replay(lambda kind: show(kind, observed=False))
         if not all(map(alike, expected, [loss, gradients, *_each(parts)])):
             raise Unfit("a replayed step differs from the same step without graphs")
         return recording
+
+
+def gathered(gradients: Results, places: Sequence[torch.Tensor | None]) -> Results:
+    """The gradients, copied in one call to the places that there are for them."""
+    there = [
+        place if place is not None and gradient is not None and gradient.layout is torch.strided else None
+        for place, gradient in zip(places, gradients, strict=True)
+    ]
+    copy_each((place, gradient) for place, gradient in zip(there, gradients, strict=True) if place is not None)
+    return [gradient if place is None else place for place, gradient in zip(there, gradients, strict=True)]
 
 
 def _each(parts: nn.Module, what: Callable[[torch.Tensor], torch.Tensor] = torch.detach) -> list[Results]:
@@ -241,6 +255,7 @@ class Passes:
         self.alive: list[torch.Tensor] = []
         # Batch norms whose counts are raised in one call; whether `gradients_of` takes all gradients at once.
         self.counting, self.at_once = list[_BatchNorm](), False
+        self.places: list[torch.Tensor | None] = [None] * len(parameters_of(pipeline))  # for the gradients, if not None
 
     def forward(self) -> Results:
         """The loss."""
@@ -258,12 +273,12 @@ class Passes:
         """The gradients of the parameters; None for those that get none."""
         loss = self.alive.pop()
         if self.at_once:
-            return gradients_of(loss, [weights.flat for weights in self.pipeline.weights])
+            return gradients_of(loss, [weights.flat for weights in self.pipeline.weights], self.places)
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = [parameter.grad for parameter in parameters_of(self.pipeline)]
         for parameter in parameters_of(self.pipeline):
             parameter.grad = None
-        return gradients
+        return gathered(gradients, self.places)
 
     def both(self, show: Show) -> list[Results]:
         """Loss and gradients, each pass with the weights that it reads."""

@@ -333,13 +333,17 @@ class SimulatedPipeline:
 
     def set_rates(self, t: int) -> None:
         """Set the stages' rates for the update to which the phase's minibatch t belongs; predictions use them too."""
-        if self.optimizer is not None:
-            first = t * self.microbatches
-            rates = {
-                stage: self.phase.rate_of(stage, first // period, self.rate, self.start)
-                for stage, period in enumerate(self.periods, start=1)
-            }
-            set_rates(self.optimizer, rates.__getitem__)
+        if self.optimizer is None:
+            return
+        first = t * self.microbatches
+        alike = self.method.learning_rate is None  # the factor depends on the stage through its period alone
+        factors, of_stage = dict[int, float](), list[float]()
+        for stage, period in enumerate(self.periods, start=1):
+            key = period if alike else stage
+            if key not in factors:
+                factors[key] = self.phase.rate_of(stage, first // period, self.rate, self.start)
+            of_stage.append(factors[key])
+        set_rates(self.optimizer, lambda stage: of_stage[stage - 1])
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the policies, without the live weights and the optimizer's state, which are saved elsewhere."""

@@ -13,7 +13,6 @@ some parameter has no gradient, and for one step after somebody has replaced the
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, groupby
@@ -24,9 +23,10 @@ import torch
 from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from pipelag.stage import rates_apart
+from pipelag.stage.joined import Joined
 from pipelag.stage.optimizers import CaffeSGD
 from pipelag.stage.weights import Laid
+from pipelag.tensors import copy_each
 
 if TYPE_CHECKING:
     from pipelag.stage.policy import StageWeights
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 KINDS = (SGD, Adam, AdamW, NAdam, CaffeSGD)  # exactly these classes, since a subclass may do more
 PIECE = 1 << 16  # elements per piece, so that the few tensors of an update stay in a core's cache
 LARGE = 1 << 18  # mean elements per parameter from which a GPU's copies of gradients cost more than its calls
-PLAIN = {bool, int, float, str, type(None)}
 State = dict[str, Any]
 
 
@@ -52,13 +51,15 @@ class FlatState:
     def __init__(self, weights: StageWeights) -> None:
         assert weights.optimizer is not None
         self.weights, self.optimizer, flat = weights, weights.optimizer, weights.flat
-        self.gradients = weights.like()
-        self.pieces = [torch.nn.Parameter(piece) for piece in _pieces(weights.live)]
+        self.gradients = weights.gathered
+        self.pieces: list[torch.Tensor] = [torch.nn.Parameter(piece) for piece in _pieces(weights.live)]
+        for piece, gradient in zip(self.pieces, _pieces(self.gradients), strict=True):
+            piece.grad = gradient
         self.lies_in = [number for number, buffer in enumerate(weights.live) for _ in _pieces([buffer])]
         places = zip(self.lies_in, self.pieces, strict=True)
         self.by_buffer = [(number, [piece for _, piece in some]) for number, some in groupby(places, itemgetter(0))]
         self.states: list[State] = [{} for _ in self.pieces]
-        self.counts: dict[str, list[torch.Tensor]] = {}  # numbers that a stage's parameters share, such as the step
+        self.counts: dict[str, torch.Tensor] = {}  # [parameters]: a number that all have in common, such as the step
         states = [self.optimizer.state.get(parameter, {}) for parameter in weights.parameters]
         if any(state.keys() != states[0].keys() for state in states):
             raise ValueError
@@ -74,11 +75,12 @@ class FlatState:
                 for piece_state, piece in zip(self.states, _pieces(buffers), strict=True):
                     piece_state[key] = piece
             elif all(value.device.type == "cpu" and not value.dim() and value == values[0] for value in values):
-                self.counts[key] = values
+                self.counts[key] = torch.stack(values)
                 for piece_state in self.states:
                     piece_state[key] = values[0].clone()
             else:
                 raise ValueError
+        laid |= {key: list(counts.unbind()) for key, counts in self.counts.items()}
         for key, views in laid.items():  # only now that nothing has been raised; else the state stays as it was
             for state, view in zip(states, views, strict=True):
                 state[key] = view
@@ -104,13 +106,6 @@ class FlatState:
         gradients = [g for p in parameters if (g := p.grad) is not None and g.layout is torch.strided]
         return gradients if len(gradients) == len(parameters) and self.holds() else []
 
-    def taken(self) -> None:
-        """Move the gradients from the parameters to the pieces; their values are in `gradients` already."""
-        for parameter in self.weights.parameters:
-            parameter.grad = None
-        for piece, gradient in zip(self.pieces, _pieces(self.gradients), strict=True):
-            piece.grad = gradient
-
     @property
     def groups(self) -> list[State]:
         """The optimizer's group of each piece."""
@@ -123,8 +118,8 @@ class FlatState:
 
     def count(self) -> None:
         """Copy the numbers that a step over the pieces has counted into the parameters' state."""
-        for key, values in self.counts.items():
-            torch._foreach_copy_(values, [self.states[0][key]] * len(values))
+        for key, counts in self.counts.items():
+            counts.fill_(self.states[0][key])
 
 
 class FlatStep:
@@ -140,8 +135,23 @@ class FlatStep:
         flat = optimizer is not None and type(optimizer) in KINDS
         self.stages = [weights for weights in stages if flat and _small(weights)]
         self.flat = copy.copy(optimizer) if flat else None  # the same optimizer, to step over the pieces
+        self.joined: Joined | None = None  # the pieces' groups in the last step
+        self.all = list(stages)
         # The optimizer's state when `_intact` last found it whole. None at first: an empty state would match.
         self.seen: tuple[list[State], list[Any]] | None = None
+
+    def places(self) -> list[torch.Tensor | None]:
+        """Per parameter of all stages, where its gradient has to lie for a step over pieces, which saves a copy.
+
+        None for parameters of stages that step by themselves.
+        """
+        return [
+            place
+            for weights in self.all
+            for place in (
+                weights.flat.views(weights.gathered) if weights in self.stages else [None] * len(weights.parameters)
+            )
+        ]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -182,9 +192,7 @@ class FlatStep:
         with self.watching():
             given = [(each, each.given()) for each in laid]
         if taken := [(each, gradients) for each, gradients in given if gradients]:
-            places = [view for each, _ in taken for view in each.weights.flat.views(each.gradients)]
-            torch._foreach_copy_(places, [gradient for _, gradients in taken for gradient in gradients])
-            self._over_pieces([each for each, _ in taken])
+            self._over_pieces([each for each, _ in taken], [gradient for _, some in taken for gradient in some])
         stepped = {each for each, _ in taken}  # their gradients are gone
         rest = [weights for weights in self.stages if weights.laid not in stepped]
         left = [weights for weights in rest if any(p.grad is not None for p in weights.parameters)]
@@ -199,29 +207,19 @@ class FlatStep:
                 self.seen = None  # the stage's state is in new pieces
         return True
 
-    def _over_pieces(self, taken: Sequence[FlatState]) -> None:
-        assert self.flat is not None
-        groups: dict[tuple[Any, ...], State] = {}
-        plain = True
-        for laid in taken:
-            laid.taken()
-            of_stage = laid.weights.groups
-            for number, pieces in laid.by_buffer:
-                group = of_stage[number]
-                settings = _settings(group)
-                plain = plain and settings != ()
-                settings = settings or (id(laid), number)
-                if settings in groups:
-                    groups[settings]["params"] += pieces
-                else:
-                    groups[settings] = group | {"params": list(pieces)}
-        self.flat.param_groups = list(groups.values())
-        pairs = [pair for laid in taken for pair in zip(laid.pieces, laid.states, strict=True)]
-        self.flat.state = defaultdict(dict, pairs)
-        if not plain or not rates_apart.step(self.flat):
-            self.flat.step()
-        for laid in taken:
-            laid.count()
+    def _over_pieces(self, taken: Sequence[FlatState], gradients: Sequence[torch.Tensor]) -> None:
+        assert self.optimizer is not None and self.flat is not None
+        places = [view for each in taken for view in each.weights.flat.views(each.gradients)]
+        # Replayed passes leave the gradients in their places.
+        copy_each(pair for pair in zip(places, gradients, strict=True) if pair[0] is not pair[1])
+        for each in taken:
+            for parameter in each.weights.parameters:
+                parameter.grad = None
+        if self.joined is None or not self.joined.serves(self.optimizer, taken):
+            self.joined = Joined(self.flat, self.optimizer, taken)
+        self.joined.step(self.optimizer)
+        for each in taken:
+            each.count()
 
 
 def _lay(weights: StageWeights) -> None:
@@ -252,16 +250,6 @@ def _small(weights: StageWeights) -> bool:
 def _like(value: torch.Tensor, parameter: torch.Tensor) -> bool:
     alike = (value.shape, value.dtype, value.device) == (parameter.shape, parameter.dtype, parameter.device)
     return alike and value.layout is torch.strided  # sparse gradients have a sparse momentum
-
-
-def _settings(group: State) -> tuple[Any, ...]:
-    """A group's settings as a value to compare with other groups'; () if some setting is not a plain value."""
-    items = [(key, type(value), value) for key, value in group.items() if key not in ("params", "stage")]
-    return tuple(items) if all(kind in PLAIN or _value(value) for _, kind, value in items) else ()
-
-
-def _value(setting: Any) -> bool:
-    return type(setting) in PLAIN or (isinstance(setting, tuple) and all(map(_value, setting)))
 
 
 def _plain(group: State) -> bool:

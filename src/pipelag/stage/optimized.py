@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,6 +95,11 @@ class OptimizedWeights:
         """The gradients that the coming update steps along, one per parameter; computed once for all memories."""
         self.along = self.along or coupled_decay(self.parameters, self.parameter_groups, self.optimizer)
         return self.along
+
+    @cached_property
+    def gathered(self) -> Buffers:
+        """Buffers in the layout of the weights, in which the gradients of a step over flat buffers are gathered."""
+        return self.like()
 
     def like(self) -> Buffers:
         """Zeros in the layout of the weights."""

@@ -8,7 +8,7 @@ and a norm that had to cast them would keep a copy of the forward's for its back
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import compress
@@ -19,6 +19,7 @@ from torch import nn
 
 from pipelag.products import products
 from pipelag.stage.weights import FlatParameters, Laid, load_whole, publish, shadows, whole_state
+from pipelag.tensors import copy_each
 
 Masters = Mapping[nn.Parameter, nn.Parameter]
 
@@ -78,25 +79,31 @@ def _give(master: nn.Parameter, parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
-def gradients_of(loss: torch.Tensor, stages: Iterable[FlatParameters]) -> list[torch.Tensor | None]:
+def gradients_of(
+    loss: torch.Tensor, stages: Iterable[FlatParameters], places: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
     """The gradients of `loss`, one per parameter of the stages, for masters in float32; None where there is none.
 
     They do not pass through the hooks of `masters_of`, but are copied in one call for all rounded parameters and one
     for all others.
+
+    Args:
+        places: per parameter, the tensor to copy its gradient to; None: a new one.
     """
     pairs = [pair for flat in stages for pair in zip(flat.read, flat.parameters, strict=True)]
     wanted = [read for read, _ in pairs if read.requires_grad]
     gradients = dict(zip(wanted, torch.autograd.grad(loss, wanted, allow_unused=True), strict=True))
-    given = [torch.empty_like(master) if gradients.get(read) is not None else None for read, master in pairs]
+    given = [
+        None if gradients.get(read) is None else torch.empty_like(master) if place is None else place
+        for (read, master), place in zip(pairs, places, strict=True)
+    ]
+    copies = list(zip(given, pairs, strict=True))
     for rounded in (True, False):
-        places = [
+        copy_each(
             (place, gradients[read])
-            for place, (read, master) in zip(given, pairs, strict=True)
+            for place, (read, master) in copies
             if place is not None and (read is not master) == rounded
-        ]
-        if places:
-            there, what = zip(*places, strict=True)
-            torch._foreach_copy_(there, what)
+        )
     return given
 
 

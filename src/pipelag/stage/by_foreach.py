@@ -1,50 +1,64 @@
-"""A step of torch's SGD, Adam or AdamW over groups that differ only in their learning rates, in a few calls for all.
+"""A step of torch's SGD, Adam or AdamW in a few calls for all groups, with the same bits as torch's `foreach` forms.
 
 torch steps group by group. If stages have different rates (PipeMare's T1, section 3.1), each stage is a group, and on a
 GPU eight stages launch eight times as many kernels as one. Here, everything that does not depend on the rate is done
-for all groups at once, with the same bits as torch's `foreach` implementations.
+for all groups at once. What torch finds out anew in each step is found out once (`sets_of`): where passes are replayed,
+a GPU waits for Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 Group = dict[str, Any]
 Tensors = list[torch.Tensor]
-APART = ("params", "lr", "stage")  # the entries in which groups that step together may differ
+APART = ("params", "lr", "base_lr", "stage")  # the entries in which groups that step together may differ
 OTHERS = ("fused", "capturable", "differentiable", "maximize", "amsgrad")  # with these torch computes differently
 
 
-@torch.no_grad()
-def step(optimizer: Optimizer) -> bool:
-    """One update of all groups. Their settings must be plain values, and every parameter must have a dense gradient.
+class Together(NamedTuple):
+    """Groups that differ only in their rates, with all their parameters and the optimizer's state of each of these."""
 
-    Returns:
-        False if nothing was done, so that the optimizer's own step has to be taken.
+    step: Joint
+    groups: list[Group]
+    parameters: Tensors
+    states: list[dict[str, Any]]
+
+
+def sets_of(optimizer: Optimizer) -> list[Together]:
+    """The optimizer's groups as `step` takes them; empty if the optimizer's own step has to be taken.
+
+    They stay valid until a group has another setting than its rate changed. The settings must be plain values.
     """
     joint, groups = JOINT.get(type(optimizer)), optimizer.param_groups
-    if joint is None or len(groups) == 1 or not _by_foreach(groups):
-        return False
+    if joint is None or not _by_foreach(groups):
+        return []
     alike: dict[tuple[Any, ...], list[Group]] = {}
     for group in groups:
         settings = tuple([item for item in group.items() if item[0] not in APART])
         alike.setdefault(settings, []).append(group)
-    if len(alike) == len(groups):
-        return False
-    sets = [[parameter for group in some for parameter in group["params"]] for some in alike.values()]
-    states = [[optimizer.state[parameter] for parameter in parameters] for parameters in sets]
-    for some, of_set in zip(alike.values(), states, strict=True):
+    sets = []
+    for some in alike.values():
+        parameters = [parameter for group in some for parameter in group["params"]]
+        states = [optimizer.state[parameter] for parameter in parameters]
         needed = STATE[type(optimizer)] if some[0].get("momentum", 1) else set()
-        if not all(needed <= state.keys() for state in of_set):
-            return False  # the optimizer's own first step makes the state
-    for some, parameters, of_set in zip(alike.values(), sets, states, strict=True):
-        joint(some[0], parameters, [group["lr"] for group in some for _ in group["params"]], of_set)
-    return True
+        if not all(needed <= state.keys() for state in states):
+            return []  # the optimizer's own first step makes the state
+        sets.append(Together(joint, some, parameters, states))
+    return sets
+
+
+@torch.no_grad()
+def step(sets: Sequence[Together]) -> None:
+    """One update of all groups; every parameter must have a dense gradient."""
+    for each in sets:
+        rates = [group["lr"] for group in each.groups for _ in group["params"]]
+        each.step(each.groups[0], each.parameters, rates, each.states)
 
 
 def _by_foreach(groups: Sequence[Group]) -> bool:
