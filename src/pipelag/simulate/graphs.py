@@ -15,7 +15,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
+from operator import is_not
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -25,6 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pipelag.simulate.attributes import Attributes
 from pipelag.simulate.recordable import (
+    GRADIENT,
     Results,
     alike,
     counted_together,
@@ -107,7 +109,7 @@ class Recording:
     """A recorded forward and backward over fixed tensors.
 
     given: the tensors of the minibatch, to be overwritten before a replay. settings: what `settings_of` gave for the
-    stages' `modules` and `parameters` when the recording was made.
+    stages' `modules` and `parameters` when the recording was made. stepped: the parameters that get the gradients.
     """
 
     given: list[torch.Tensor]
@@ -117,6 +119,7 @@ class Recording:
     gradients: Results
     modules: list[nn.Module]
     parameters: list[nn.Parameter]
+    stepped: list[nn.Parameter]
     settings: Any
 
     def replay(self, show: Show) -> None:
@@ -148,7 +151,8 @@ class Graphs:
         as a shorter last one) are eager.
         """
         parameters = self.recording.parameters if self.recording is not None else own_parameters(pipeline)
-        if not self.open or any(parameter.grad is not None for parameter in chain(parameters, parameters_of(pipeline))):
+        stepped = self.recording.stepped if self.recording is not None else parameters_of(pipeline)
+        if not self.open or any(map(is_not, map(GRADIENT, chain(parameters, stepped)), repeat(None))):
             return None  # there are gradients already, and an eager backward adds to them
         leaves, spec = tree_flatten((inputs, targets))
         form = form_of(leaves, spec, pipeline.device)
@@ -166,7 +170,7 @@ class Graphs:
         for place, tensor in zip(recording.given, tensors, strict=True):
             place.copy_(tensor)
         recording.replay(show)
-        for parameter, gradient in zip(parameters_of(pipeline), recording.gradients, strict=True):
+        for parameter, gradient in zip(recording.stepped, recording.gradients, strict=True):
             parameter.grad = gradient
         (loss,) = recording.loss
         assert loss is not None
@@ -219,7 +223,8 @@ class Graphs:
         passes.places = pipeline.flat_step.places()
         forward, loss = recorder.record(passes.forward)
         backward, gradients = recorder.record(passes.backward)
-        recording = Recording(passes.given, forward, loss, backward, gradients, modules, parameters, settings)
+        stepped = parameters_of(pipeline)
+        recording = Recording(passes.given, forward, loss, backward, gradients, modules, parameters, stepped, settings)
         for place in passes.places:
             if place is not None:
                 place.zero_()

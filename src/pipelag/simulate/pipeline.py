@@ -119,8 +119,10 @@ class SimulatedPipeline:
 
     def version(self, index: int, m: int, lags: Sequence[Sequence[int]]) -> tuple[int, int]:
         """(version, index in the update's period) of what a pass of the phase's microbatch m reads at a stage."""
-        t, j = divmod(m, self.periods[index])
-        return max(0, t - lags[index][j]), j
+        period = self.periods[index]
+        t, j = divmod(m, period) if period > 1 else (m, 0)
+        version = t - lags[index][j]
+        return (version, j) if version > 0 else (0, j)
 
     def step(self, step: int, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Forward, backward and updates for the run's minibatch number `step`; returns the detached loss.
@@ -192,10 +194,12 @@ class SimulatedPipeline:
 
     def _show(self, reads: Lags, m: int, kind: str, observed: bool = True) -> None:
         """Let the parameters hold what passes of a kind ("F" or "B") read for microbatch m."""
+        lags, backward = reads[kind], reads["B"]
         with Copies() as copies:
             for index, weights in self.moved:
-                then = self.version(index, m, reads["B"]) if kind == "F" else None
-                weights.load(kind, *self.version(index, m, reads[kind]), then, copies)
+                ahead = kind == "F" and weights.showing.ahead
+                then = self.version(index, m, backward) if ahead else None
+                weights.load(kind, *self.version(index, m, lags), then, copies)
         if observed:
             self._observed(kind, m // self.microbatches)
 

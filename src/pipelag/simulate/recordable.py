@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 Results = list[torch.Tensor | None]
 Generators = tuple[Any, list[torch.Tensor]]
+# Called through `map`, these take no call of Python for each of many tensors and modules
+GRADIENT, REQUIRES_GRAD = attrgetter("grad"), attrgetter("requires_grad")
+TRAINING, CHILDREN = attrgetter("training"), attrgetter("_modules")
 
 
 def why_eager(pipeline: SimulatedPipeline, parts: nn.Module) -> str:
@@ -128,8 +132,9 @@ def settings_of(pipeline: SimulatedPipeline, modules: Sequence[nn.Module], param
     """
     return (
         (torch.is_autocast_enabled(pipeline.device.type), torch.is_grad_enabled()),
-        [(module.training, len(module._modules)) for module in modules],
-        [parameter.requires_grad for parameter in parameters],
+        list(map(TRAINING, modules)),
+        list(map(len, map(CHILDREN, modules))),
+        list(map(REQUIRES_GRAD, parameters)),
     )
 
 

@@ -16,7 +16,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, groupby
-from operator import is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +35,7 @@ KINDS = (SGD, Adam, AdamW, NAdam, CaffeSGD)  # exactly these classes, since a su
 PIECE = 1 << 16  # elements per piece, so that the few tensors of an update stay in a core's cache
 LARGE = 1 << 18  # mean elements per parameter from which a GPU's copies of gradients cost more than its calls
 State = dict[str, Any]
+GRADIENT = attrgetter("grad")
 
 
 class FlatState:
@@ -55,8 +56,9 @@ class FlatState:
         self.pieces: list[torch.Tensor] = [torch.nn.Parameter(piece) for piece in _pieces(weights.live)]
         for piece, gradient in zip(self.pieces, _pieces(self.gradients), strict=True):
             piece.grad = gradient
-        self.lies_in = [number for number, buffer in enumerate(weights.live) for _ in _pieces([buffer])]
-        places = zip(self.lies_in, self.pieces, strict=True)
+        lies_in = [number for number, buffer in enumerate(weights.live) for _ in _pieces([buffer])]
+        places = zip(lies_in, self.pieces, strict=True)
+        self.group_numbers = [weights.group_numbers[number] for number in lies_in]
         self.by_buffer = [(number, [piece for _, piece in some]) for number, some in groupby(places, itemgetter(0))]
         self.states: list[State] = [{} for _ in self.pieces]
         self.counts: dict[str, torch.Tensor] = {}  # [parameters]: a number that all have in common, such as the step
@@ -100,21 +102,24 @@ class FlatState:
                     return False
         return True
 
-    def given(self) -> list[torch.Tensor]:
-        """The parameters' gradients; empty if a step over the pieces is not possible."""
-        parameters = self.weights.parameters
-        gradients = [g for p in parameters if (g := p.grad) is not None and g.layout is torch.strided]
-        return gradients if len(gradients) == len(parameters) and self.holds() else []
+    def given(self) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+        """Copies that bring the gradients to the pieces, as (place, gradient); None if no step over these is possible.
 
-    @property
-    def groups(self) -> list[State]:
-        """The optimizer's group of each piece."""
-        groups = self.weights.groups
-        return [groups[number] for number in self.lies_in]
+        There is nothing to copy if replayed passes have left the gradients in their places (`FlatStep.places`).
+        """
+        gradients, places = list(map(GRADIENT, self.weights.parameters)), self.weights.flat.views(self.gradients)
+        if all(map(is_, gradients, places)):
+            copies = []
+        elif all(gradient is not None and gradient.layout is torch.strided for gradient in gradients):
+            copies = list(zip(places, gradients, strict=True))
+        else:
+            return None
+        return copies if self.holds() else None
 
     def parts(self, buffers: Sequence[Sequence[torch.Tensor]]) -> Iterator[tuple[Any, ...]]:
         """(state, group, piece of each of the buffers) for every piece; the buffers are laid out like the weights."""
-        return zip(self.states, self.groups, *[_pieces(each) for each in buffers], strict=True)
+        groups = [self.optimizer.param_groups[number] for number in self.group_numbers]
+        return zip(self.states, groups, *[_pieces(each) for each in buffers], strict=True)
 
     def count(self) -> None:
         """Copy the numbers that a step over the pieces has counted into the parameters' state."""
@@ -190,10 +195,11 @@ class FlatStep:
             return True
         laid = [weights.laid for weights in self.stages if weights.laid is not None]
         with self.watching():
-            given = [(each, each.given()) for each in laid]
-        if taken := [(each, gradients) for each, gradients in given if gradients]:
-            self._over_pieces([each for each, _ in taken], [gradient for _, some in taken for gradient in some])
-        stepped = {each for each, _ in taken}  # their gradients are gone
+            given = [(each, copies) for each in laid if (copies := each.given()) is not None]
+        if given:
+            copy_each(chain.from_iterable(copies for _, copies in given))
+            self._over_pieces([each for each, _ in given])
+        stepped = {each for each, _ in given}  # their gradients are gone
         rest = [weights for weights in self.stages if weights.laid not in stepped]
         left = [weights for weights in rest if any(p.grad is not None for p in weights.parameters)]
         if not left and sum(len(set(each.group_numbers)) for each in self.stages) == len(self.optimizer.param_groups):
@@ -207,11 +213,9 @@ class FlatStep:
                 self.seen = None  # the stage's state is in new pieces
         return True
 
-    def _over_pieces(self, taken: Sequence[FlatState], gradients: Sequence[torch.Tensor]) -> None:
+    def _over_pieces(self, taken: Sequence[FlatState]) -> None:
+        """Step over the pieces of these stages, which have their gradients."""
         assert self.optimizer is not None and self.flat is not None
-        places = [view for each in taken for view in each.weights.flat.views(each.gradients)]
-        # Replayed passes leave the gradients in their places.
-        copy_each(pair for pair in zip(places, gradients, strict=True) if pair[0] is not pair[1])
         for each in taken:
             for parameter in each.weights.parameters:
                 parameter.grad = None

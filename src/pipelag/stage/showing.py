@@ -67,6 +67,8 @@ class InPlace:
     For executors with several graphs alive at once (real workers, recomputation) or with fixed addresses (CUDA graphs).
     """
 
+    ahead = False  # a forward may be shown without saying what its backward reads
+
     def __init__(self, weights: StageWeights) -> None:
         self.weights, self.content = weights, weights.alive
 
@@ -80,7 +82,7 @@ class InPlace:
         weights, before = self.weights, self.content
         if content == before:
             return
-        self.content, alive = content, weights.alive
+        self.content, alive = content, ("live", weights.version, 0.0)
         if before == alive:
             weights.save(copies)
         if content != alive:
@@ -111,6 +113,8 @@ class ByReference:
     buffer into which the forward's weights were copied. Every backward checks by the memory's use count whether there
     are views, until one backward has found some. Between two steps the parameters are views of the live buffers.
     """
+
+    ahead = True
 
     def __init__(self, weights: StageWeights) -> None:
         self.weights, self.content = weights, weights.alive
