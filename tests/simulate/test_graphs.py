@@ -24,8 +24,9 @@ from pipelag.simulate import graphs
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.recordable import Results, alike, counted_together, counting_once
 from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage import flat_step
 from pipelag.stage.phase import Phase
-from pipelag.tensors import unchanged_buffers
+from pipelag.tensors import copy_each, unchanged_buffers
 from tests.toy import Noise, convolutional, equal, sgd
 
 loss_of = nn.functional.cross_entropy
@@ -448,6 +449,52 @@ def test_in_bfloat16_the_masters_have_the_gradients(name: str, emulated: Emulate
     graphed = compared(emulated, model_of, name, bf16=True)
     assert graphed.pipeline.graphs.why == "" and emulated.count == 2 + 2 * 7
     assert graphed.masters is not None and all(master.grad is None for master in graphed.masters.values())
+
+
+class Forgetful(Emulated):
+    """Its replays of a backward do not write the gradients anywhere."""
+
+    def record(self, passes: Callable[[], Results]) -> tuple[Callable[[], None], Results]:
+        kept = [tensor.clone() for tensor in self.module.buffers()]
+        results = passes()
+        for buffer, value in zip(self.module.buffers(), kept, strict=True):
+            buffer.data.copy_(value)
+        forward = len(results) == 1
+
+        def replay() -> None:
+            for place, value in zip(results, passes() if forward else [], strict=forward):
+                if place is not None and value is not None:
+                    place.data.copy_(value)
+
+        return replay, results
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_gradients_of_a_rehearsal_are_not_taken_for_those_of_a_replay(
+    bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rehearsals and replays leave gradients in the same places, so a replay that writes none must be noticed."""
+    recorder = Forgetful()
+    monkeypatch.setattr(graphs, "recorder_of", lambda device: recorder)
+    training = begin(model_of(), "pipedream", recorder=recorder, bf16=bf16)
+    advance(training, Noise())
+    assert training.pipeline.graphs.why == "a replayed step differs from the same step without graphs"
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_replayed_gradients_lie_where_the_update_reads_them(
+    bf16: bool, emulated: Emulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[int] = []
+
+    def counted(pairs: Any) -> None:
+        copies.append(len(both := list(pairs)))
+        copy_each(both)
+
+    monkeypatch.setattr(flat_step, "copy_each", counted)
+    training = begin(model_of(), "pipedream", recorder=emulated, bf16=bf16)
+    advance(training, Noise())
+    assert training.pipeline.graphs.why == "" and copies == [0] * 7  # the first step is the optimizer's own
 
 
 @pytest.mark.parametrize("bf16", [False, True])
