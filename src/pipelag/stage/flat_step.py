@@ -141,7 +141,7 @@ class FlatStep:
         self.stages = [weights for weights in stages if flat and _small(weights)]
         self.flat = copy.copy(optimizer) if flat else None  # the same optimizer, to step over the pieces
         self.joined: Joined | None = None  # the pieces' groups in the last step
-        self.all = list(stages)
+        self.every = list(stages)
         # The optimizer's state when `_intact` last found it whole. None at first: an empty state would match.
         self.seen: tuple[list[State], list[Any]] | None = None
 
@@ -150,13 +150,11 @@ class FlatStep:
 
         None for parameters of stages that step by themselves.
         """
-        return [
-            place
-            for weights in self.all
-            for place in (
-                weights.flat.views(weights.gathered) if weights in self.stages else [None] * len(weights.parameters)
-            )
-        ]
+        places: list[torch.Tensor | None] = []
+        for weights in self.every:
+            steps = weights in self.stages
+            places += weights.flat.views(weights.gathered) if steps else [None] * len(weights.parameters)
+        return places
 
     @contextmanager
     def watching(self) -> Iterator[None]:
