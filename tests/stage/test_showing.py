@@ -19,9 +19,11 @@ from pipelag.methods import METHODS, Method, get
 from pipelag.methods.carriers import Correction
 from pipelag.methods.reads import DelayCompensation
 from pipelag.simulate.training import SimulatedTraining
+from pipelag.stage import showing as showing_module
+from pipelag.stage import weights as weights_module
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
-from pipelag.stage.showing import ByReference, Copies, InPlace
+from pipelag.stage.showing import Apart, ByReference, Copies, InPlace
 from pipelag.stage.weights import FlatParameters
 from tests.stage.test_guard import IMAGE, KINDS, WORDS
 from tests.toy import Noise, adamw, convolutional, sgd, simulated
@@ -61,7 +63,7 @@ def test_every_method_is_the_same_bit_for_bit(method: str, parts: int, bf16: boo
     batches, ends = Noise(), []
     for copied in (True, False):
         training = training_of(method, parts, copied, bf16)
-        assert ways(training) == {InPlace if copied else ByReference}
+        assert ways(training) == {Apart if bf16 else InPlace if copied else ByReference}
         losses = [training.step(*batches[t]) for t in range(STEPS)]
         ends.append([*losses, *tree_leaves(training.state_dict())])
     assert len(ends[0]) == len(ends[1])
@@ -416,7 +418,7 @@ def test_a_step_stopped_while_weights_are_shown_is_taken_again_or_refused(
                 assert "interrupted; continue from a checkpoint" in str(error)
 
 
-STOPS = {"load": 6, "restore": 3, "complete": 3}  # three stages; a forward and a backward load
+STOPS = {"load": 6, "rest": 3, "complete": 3}  # three stages; a forward and a backward load
 
 
 @pytest.mark.parametrize(("what", "which"), [(what, n + 1) for what, count in STOPS.items() for n in range(count)])
@@ -447,6 +449,27 @@ def test_a_step_stopped_between_two_stages_moves_loses_no_weight(
             training.step(*batches[5])
     training.close()
     assert all(torch.equal(a, b) for a, b in zip(live, training.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("method", ["pipedream", "spectrain", "pipemare", "stale_weights"])
+def test_a_step_stopped_while_copies_are_made_is_taken_again(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16 passes read copies. A step that is interrupted before or after one is made is repeated exactly."""
+    batches, whole = Noise(), training_of(method, bf16=True)
+    losses = [whole.step(*batches[t]) for t in range(STEPS)]
+    real, stopped = weights_module.publish, 0
+    for which in range(1, 10):
+        for after in (False, True):
+            training, calls = training_of(method, bf16=True), [0]
+            assert [training.step(*batches[t]) for t in range(5)] == losses[:5]
+            with monkeypatch.context() as patch:
+                patch.setattr(showing_module, "publish", partial(stops_at, real, calls, which, after))
+                try:
+                    training.step(*batches[5])
+                    continue
+                except KeyboardInterrupt:
+                    stopped += 1
+            assert [training.step(*batches[t]) for t in range(5, STEPS)] == losses[5:]
+    assert stopped >= 2
 
 
 def test_weights_that_an_update_goes_by_are_not_written_over() -> None:

@@ -154,7 +154,7 @@ class SimulatedTraining:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict() if self.optimizer is not None else None,
             "pipeline": self.pipeline.state_dict(),
-        } | ({"masters": [master.data for master in self.masters.values()]} if self.masters is not None else {})
+        } | ({"masters": [master.data for master in self.masters.rounded]} if self.masters is not None else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, bit for bit as if the training had not been interrupted."""
@@ -167,6 +167,8 @@ class SimulatedTraining:
         if self.optimizer is not None:
             restore_state(self.optimizer, state["optimizer"])
         if self.masters is not None:
-            for master, saved in zip(self.masters.values(), state["masters"], strict=True):
+            for parameter, master in self.masters.items():
+                master.data.copy_(parameter.data)
+            for master, saved in zip(self.masters.rounded, state["masters"], strict=True):
                 master.data.copy_(saved)
         self.pipeline.load_state_dict(state["pipeline"])

@@ -1,9 +1,9 @@
 """bfloat16 with float32 masters: passes read rounded weights, updates are made in float32.
 
-The optimizer and the weight policy work on the masters alone, so every version is kept in float32. A pass reads the
-rounding of its version, written to the memory that autograd refers to, so that a backward reads the bfloat16 weights of
-its own version. Matrices and kernels are rounded. Vectors (biases, scales of norms) stay in float32: they are small,
-and a norm that had to cast them would keep a copy of the forward's for its backward (`pipelag.stage.guard`).
+The optimizer and the weight policy work on the masters alone, so every version is kept in float32. A pass reads copies
+of its version in memory of their own, to which autograd refers, so that a backward reads the weights of its own
+version. Matrices and kernels are rounded in these copies. Vectors (biases, scales of norms) stay in float32: they are
+small, and a norm that had to cast them would keep a copy of the forward's for its backward (`pipelag.stage.guard`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import compress
+from operator import not_
 from typing import Any
 
 import torch
 from torch import nn
 
 from pipelag.products import products
-from pipelag.stage.weights import FlatParameters, Laid, load_whole, publish, shadows, whole_state
+from pipelag.stage.weights import Divided, FlatParameters, Laid, load_whole, publish, shadows, whole_state
 from pipelag.tensors import copy_each
 
 Masters = Mapping[nn.Parameter, nn.Parameter]
@@ -41,11 +42,16 @@ def _computing(device: torch.device) -> Iterator[None]:
 
 
 class Rounding(dict[nn.Parameter, nn.Parameter]):
-    """Rounded parameter -> its float32 master."""
+    """Parameter -> its master, in float32 where the parameter is rounded."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hooks: list[Any] = []
+
+    @property
+    def rounded(self) -> list[nn.Parameter]:
+        """The masters of the parameters that are rounded."""
+        return [master for parameter, master in self.items() if parameter.dtype != master.dtype]
 
     def end(self) -> None:
         """Give the parameters their masters' float32 weights again."""
@@ -57,24 +63,24 @@ class Rounding(dict[nn.Parameter, nn.Parameter]):
 
 
 def masters_of(parameters: Iterable[nn.Parameter]) -> Rounding:
-    """Round the matrices among the parameters to bfloat16; returns the float32 master of each of them.
+    """Give every parameter a master, and round the float32 matrices among the parameters to bfloat16.
 
-    As soon as a backward has made a gradient, a hook adds it to the master's gradient in float32.
+    As soon as a backward has made a gradient, a hook adds it to the master's gradient in the master's dtype.
     """
     masters = Rounding()
     for parameter in dict.fromkeys(parameters):
-        if parameter.dim() > 1 and parameter.dtype == torch.float32:
-            (master,) = shadows([parameter])
-            parameter.data = parameter.data.bfloat16()
-            masters[parameter] = master
-            if parameter.requires_grad:
-                masters.hooks.append(parameter.register_post_accumulate_grad_hook(partial(_give, master)))
+        (master,) = shadows([parameter])
+        rounds = parameter.dim() > 1 and parameter.dtype == torch.float32
+        parameter.data = parameter.data.bfloat16() if rounds else parameter.data.clone()
+        masters[parameter] = master
+        if parameter.requires_grad:
+            masters.hooks.append(parameter.register_post_accumulate_grad_hook(partial(_give, master)))
     return masters
 
 
 def _give(master: nn.Parameter, parameter: torch.Tensor) -> None:
     assert parameter.grad is not None
-    gradient = parameter.grad.float()
+    gradient = parameter.grad.to(master.dtype)
     master.grad = gradient if master.grad is None else master.grad.add_(gradient)
     parameter.grad = None
 
@@ -82,7 +88,7 @@ def _give(master: nn.Parameter, parameter: torch.Tensor) -> None:
 def gradients_of(
     loss: torch.Tensor, stages: Iterable[FlatParameters], places: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
-    """The gradients of `loss`, one per parameter of the stages, for masters in float32; None where there is none.
+    """The gradients of `loss`, one per master of the stages and in its dtype; None where there is none.
 
     They do not pass through the hooks of `masters_of`, but are copied in one call for all rounded parameters and one
     for all others.
@@ -102,7 +108,7 @@ def gradients_of(
         copy_each(
             (place, gradients[read])
             for place, (read, master) in copies
-            if place is not None and (read is not master) == rounded
+            if place is not None and (read.dtype != master.dtype) == rounded
         )
     return given
 
@@ -113,7 +119,7 @@ def hands_on(hook: Any) -> bool:
 
 
 def in_full(module: nn.Module, masters: Masters | None) -> dict[str, Any]:
-    """A module's whole state, with masters in place of rounded parameters; the tensors are not copies."""
+    """A module's whole state, with masters in place of parameters; the tensors are not copies."""
     state = whole_state(module)
     for name, parameter in module.named_parameters(remove_duplicate=False) if masters else ():
         state[name] = masters.get(parameter, parameter).data  # type: ignore[union-attr]
@@ -121,7 +127,7 @@ def in_full(module: nn.Module, masters: Masters | None) -> dict[str, Any]:
 
 
 def take_in_full(module: nn.Module, state: Mapping[str, Any], masters: Masters | None) -> None:
-    """Load what `in_full` returned: into the masters as it is, into the rounded parameters rounded."""
+    """Load what `in_full` returned: into the masters as it is, into the parameters rounded where they are."""
     load_whole(module, state)
     for name, parameter in module.named_parameters() if masters else ():
         if parameter in masters:  # type: ignore[operator]
@@ -129,46 +135,40 @@ def take_in_full(module: nn.Module, state: Mapping[str, Any], masters: Masters |
 
 
 class RoundedParameters(FlatParameters):
-    """A stage's masters, and its parameters that are not rounded, in flat buffers; the model reads the roundings."""
+    """A stage's masters in flat buffers; the model's parameters are copies of them, rounded where they are matrices."""
+
+    apart = True
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], masters: Masters, apart: Mapping[nn.Parameter, int] | None = None
     ) -> None:
         distinct = list(dict.fromkeys(parameters))
-        super().__init__((masters.get(parameter, parameter) for parameter in distinct), apart)
+        super().__init__((masters[parameter] for parameter in distinct), apart)
         self.read = distinct
-        self.shown = [parameter.data for parameter in distinct if parameter in masters]
-        self.rounds = [parameter in masters for parameter in distinct]
+        self.rounds = [read.dtype != master.dtype for read, master in zip(distinct, self.parameters, strict=True)]
+        self.shown = self._divided([parameter.data for parameter in distinct])
         publish([(self, self.buffers)])
 
     @property
     def held(self) -> list[torch.Tensor]:
-        """The tensors that the weights occupy, with their roundings."""
-        return self.buffers + self.shown
+        """The tensors that the weights occupy, with their copies."""
+        return self.buffers + self.shown[0] + self.shown[1]
 
-    @property
-    def pointed(self) -> Iterable[nn.Parameter]:
-        """The parameters that are not rounded."""
-        return (parameter for parameter, rounds in zip(self.parameters, self.rounds, strict=True) if not rounds)
+    def _divided(self, each: list[torch.Tensor]) -> Divided:
+        return list(compress(each, self.rounds)), list(compress(each, map(not_, self.rounds)))
 
-    def point(self, buffers: list[torch.Tensor]) -> None:
-        """Show the weights in other buffers: rounded parameters by copying, the others as views."""
-        for parameter, view, rounds in zip(self.parameters, self.views(buffers), self.rounds, strict=True):
-            if not rounds:
-                parameter.data = view
-        publish([(self, buffers)])
+    def copies(self, buffers: list[torch.Tensor]) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        """The parameters that passes read, with their masters' parts of these buffers: those that round, the others.
 
-    def roundings(self, buffers: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """(rounded parameters' data, their masters' views of these buffers).
-
-        Copying into the data does not raise the parameters' version counters.
+        Copying into the parameters' data does not raise the parameters' version counters.
         """
-        if isinstance(buffers, Laid) and buffers.rounded is not None:
-            return self.shown, buffers.rounded
-        masters = list(compress(self.views(buffers), self.rounds))
-        if isinstance(buffers, Laid):
-            buffers.rounded = masters
-        return self.shown, masters
+        if isinstance(buffers, Laid) and buffers.divided is not None:
+            parts = buffers.divided
+        else:
+            parts = self._divided(self.views(buffers))
+            if isinstance(buffers, Laid):
+                buffers.divided = parts
+        return list(zip(self.shown, parts, strict=True))
 
 
 def flat_of(

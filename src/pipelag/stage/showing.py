@@ -1,8 +1,9 @@
-"""How a stage's parameters come to hold the weights that a pass reads: by copies in place, or by reference.
+"""How a stage's parameters come to hold the weights that a pass reads: by copies in place or apart, or by reference.
 
 A graph that waits for its backward has saved some weights as the parameter itself and some as a view of its memory. If
 there are such views, other weights for the backward have to be written into the memory that the forward read. If there
 are none, the parameters can be pointed at other memory, which takes no copy and leaves the live weights where they are.
+In bfloat16 passes read copies in any case, so that nothing is ever written over the live weights.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ BROKEN = "this step was begun before and interrupted; continue from a checkpoint
 
 
 class Copies:
-    """Collects the copies of several stages, and makes them in two calls when a `with` block ends or fails.
+    """Collects the copies of several stages, and makes them in a few calls when a `with` block ends or fails.
 
-    The first call keeps live versions; the second overwrites the live buffers. The second copy of a stage may read what
-    the first one wrote. A stage asks for no third copy before these are made.
+    The first call keeps live versions; the second overwrites the live buffers, or what passes read in their place. The
+    second copy of a stage may read what the first one wrote. A stage asks for no third copy before these are made.
     """
 
     def __init__(self) -> None:
         self.to_keep: list[tuple[StageWeights, Buffers]] = []
         self.to_show: list[tuple[StageWeights, Buffers]] = []
+        self.to_publish: list[tuple[Apart, Content, Buffers]] = []
 
     def __enter__(self) -> Copies:
         return self
@@ -47,9 +49,14 @@ class Copies:
         """Copy `what` into a stage's live buffers."""
         self.to_show.append((stage, what))
 
+    def publish(self, showing: Apart, content: Content, what: Buffers) -> None:
+        """Copy `what` to the copies that a stage's passes read, which are this content's from then on."""
+        self.to_publish.append((showing, content, what))
+
     def make(self) -> None:
         """Make all copies that have been asked for."""
-        to_keep, to_show, self.to_keep, self.to_show = self.to_keep, self.to_show, [], []
+        to_keep, to_show, to_publish = self.to_keep, self.to_show, self.to_publish
+        self.to_keep, self.to_show, self.to_publish = [], [], []
         if to_keep:
             there = [buffer for _, buffers in to_keep for buffer in buffers]
             torch._foreach_copy_(there, [buffer for stage, _ in to_keep for buffer in stage.live])
@@ -58,7 +65,48 @@ class Copies:
         if to_show:
             there = [buffer for stage, _ in to_show for buffer in stage.live]
             torch._foreach_copy_(there, [buffer for _, buffers in to_show for buffer in buffers])
-        publish([(stage.flat, stage.live) for stage, _ in to_show])
+        if to_publish:
+            publish((showing.weights.flat, what) for showing, _, what in to_publish)
+        for showing, content, _ in to_publish:
+            showing.content = content
+
+
+class Apart:
+    """Copies what a pass reads to memory of its own, which the parameters hold (`FlatParameters.apart`).
+
+    The live buffers always hold the live version.
+    """
+
+    ahead = False  # a forward may be shown without saying what its backward reads
+
+    def __init__(self, weights: StageWeights) -> None:
+        self.weights, self.content = weights, weights.alive
+        self.buffers: Buffers = weights.live  # what the parameters are copies of
+
+    def show(self, content: Content, apart: bool, forward: bool, copies: Copies) -> None:
+        """Let the parameters hold a content, once the copies are made."""
+        if content == self.content:
+            return
+        source = self.weights.source(content)
+        assert source is not None
+        self.content, self.buffers = UNKNOWN, source
+        copies.publish(self, content, source)
+
+    def restore(self, copies: Copies) -> None:
+        """Let the parameters hold the live version, once the copies are made."""
+        self.show(self.weights.alive, False, False, copies)
+
+    def rest(self, copies: Copies) -> None:
+        """Call before an update, after which the new version is published: no pass reads the parameters till then."""
+        if self.content != self.weights.alive:
+            self.content, self.buffers = UNKNOWN, self.weights.live
+
+    def check(self) -> None:
+        """Does nothing: no version that is still needed is ever overwritten."""
+
+    def reset(self) -> None:
+        """Call when the live version is new or was loaded, and is or will be published before a pass reads it."""
+        self.content, self.buffers = self.weights.alive, self.weights.live
 
 
 class InPlace:
@@ -95,6 +143,8 @@ class InPlace:
     def restore(self, copies: Copies) -> None:
         """Let the parameters hold the live version, once the copies are made."""
         self.show(self.weights.alive, False, False, copies)
+
+    rest = restore  # what is called before an update
 
     def check(self) -> None:
         """Does nothing: no version that is still needed is ever overwritten."""
@@ -188,7 +238,6 @@ class ByReference:
             weights.readings[content[0]].write_all([(self.apart, content[2])])
         else:
             torch._foreach_copy_(self.apart, place)
-        publish([(weights.flat, self.apart)])
 
     def _set_aside(self) -> None:
         """Let the memory that the forward read be overwritten; first copy its version away if later passes read it."""
@@ -221,6 +270,8 @@ class ByReference:
             self._point(weights.live)
         self.apart, self.content = [], weights.alive
         self.scratch = [] if self.pointed else self.scratch
+
+    rest = restore  # what is called before an update
 
     def _keep(self) -> None:
         """Keep the copy of the live version that a backward has read, by exchanging buffers with the ring."""

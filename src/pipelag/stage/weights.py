@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import nn
 
+Divided = tuple[list[torch.Tensor], list[torch.Tensor]]  # of the parameters that are rounded, of the others
+
 
 class Laid(list[torch.Tensor]):
     """Flat buffers of a stage that keep their views, once these have been asked for."""
 
     views: list[torch.Tensor] | None = None  # one per parameter
     pieces: list[torch.Tensor] | None = None  # for `pipelag.stage.flat_step`
-    rounded: list[torch.Tensor] | None = None  # the `views` that `pipelag.stage.rounded` rounds
+    divided: Divided | None = None  # the `views` for `pipelag.stage.rounded`
 
     @property
     def cut(self) -> list[torch.Tensor]:
@@ -37,6 +39,8 @@ class FlatParameters:
         apart: if the stage has several groups in the optimizer, the one that each parameter is in
             (`pipelag.stage.optimizers.apart`).
     """
+
+    apart = False  # True: passes read copies, apart from these buffers (`pipelag.stage.rounded`)
 
     def __init__(self, parameters: Iterable[nn.Parameter], apart: Mapping[nn.Parameter, int] | None = None) -> None:
         self.parameters = list(dict.fromkeys(parameters))
@@ -91,25 +95,23 @@ class FlatParameters:
         for parameter, view in zip(self.parameters, self.views(buffers), strict=True):
             parameter.data = view
 
-    @property
-    def pointed(self) -> Iterable[nn.Parameter]:
-        """The parameters that `point` makes views of other buffers."""
-        return self.parameters
-
     def alone(self, buffers: list[torch.Tensor]) -> bool:
         """Whether no autograd graph keeps a view of these buffers, which the parameters point at.
 
         It is so if the use count of their memory is explained by the buffers, their kept views and the parameters.
         """
         uses = Counter(map(_memory, buffers))
-        uses.update(map(_memory, self.pointed))
+        uses.update(map(_memory, self.parameters))
         uses.update(map(_memory, buffers.cut if isinstance(buffers, Laid) else ()))
         # The call that asks for the count is one use more.
         return all(torch._C._storage_Use_Count(each) == uses[each] + 1 for each in map(_memory, buffers))  # type: ignore[attr-defined]
 
-    def roundings(self, buffers: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """(rounded parameters, their masters' views of these buffers); none here, see `pipelag.stage.rounded`."""
-        return [], []
+    def copies(self, buffers: list[torch.Tensor]) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        """Copies of the weights that passes read, with the parts of these buffers that they copy; here there are none.
+
+        See `pipelag.stage.rounded`.
+        """
+        return []
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -119,14 +121,19 @@ def _memory(tensor: torch.Tensor) -> int:
 
 @torch.no_grad()
 def publish(changed: Iterable[tuple[FlatParameters, list[torch.Tensor]]]) -> None:
-    """Copy stages' weights, as these buffers have them, into their rounded parameters, in one call for all stages."""
-    there, what = list[torch.Tensor](), list[torch.Tensor]()
+    """Copy stages' weights, as these buffers have them, to the copies that passes read.
+
+    One call for all that is rounded, and one for all that is not: a GPU copies tensors together if they agree in dtype.
+    """
+    there: Divided = [], []
+    what: Divided = [], []
     for flat, buffers in changed:
-        shown, places = flat.roundings(buffers)
-        there += shown
-        what += places
-    if there:
-        torch._foreach_copy_(there, what)
+        for kind, (copies, parts) in enumerate(flat.copies(buffers)):
+            there[kind].extend(copies)
+            what[kind].extend(parts)
+    for places, values in zip(there, what, strict=True):
+        if places:
+            torch._foreach_copy_(places, values)
 
 
 def _dense(tensor: torch.Tensor) -> bool:
