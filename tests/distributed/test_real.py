@@ -179,13 +179,13 @@ def asynchronous(job: Job, steps: int) -> tuple[list[float], list[int], list[int
 
 def counted(job: Job, phases: list[Phase], optimizer: Any) -> tuple[int, list[float], dict[str, torch.Tensor]]:
     """Training, and how many of rank 0's updates were made over flat buffers."""
-    flat_updates, taken = [], flat_step.FlatState.taken
+    flat_updates, counts = [], flat_step.FlatState.count
 
     def counting(state: flat_step.FlatState) -> None:
         flat_updates.append(state)
-        taken(state)
+        counts(state)
 
-    flat_step.FlatState.taken = counting  # type: ignore[method-assign]
+    flat_step.FlatState.count = counting  # type: ignore[method-assign]
     model, batches = convolutional(), Noise()
     training = RealTraining(
         job, model.train(), phases, optimizer, nn.functional.cross_entropy, rate=lambda step: 1.0, seed=5
