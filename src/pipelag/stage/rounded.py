@@ -157,18 +157,17 @@ class RoundedParameters(FlatParameters):
     def _divided(self, each: list[torch.Tensor]) -> Divided:
         return list(compress(each, self.rounds)), list(compress(each, map(not_, self.rounds)))
 
-    def copies(self, buffers: list[torch.Tensor]) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-        """The parameters that passes read, with their masters' parts of these buffers: those that round, the others.
+    def copied(self, buffers: list[torch.Tensor]) -> tuple[Divided, Divided]:
+        """The parameters that passes read, and their masters' parts of these buffers.
 
         Copying into the parameters' data does not raise the parameters' version counters.
         """
         if isinstance(buffers, Laid) and buffers.divided is not None:
-            parts = buffers.divided
-        else:
-            parts = self._divided(self.views(buffers))
-            if isinstance(buffers, Laid):
-                buffers.divided = parts
-        return list(zip(self.shown, parts, strict=True))
+            return self.shown, buffers.divided
+        parts = self._divided(self.views(buffers))
+        if isinstance(buffers, Laid):
+            buffers.divided = parts
+        return self.shown, parts
 
 
 def flat_of(

@@ -106,12 +106,9 @@ class FlatParameters:
         # The call that asks for the count is one use more.
         return all(torch._C._storage_Use_Count(each) == uses[each] + 1 for each in map(_memory, buffers))  # type: ignore[attr-defined]
 
-    def copies(self, buffers: list[torch.Tensor]) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-        """Copies of the weights that passes read, with the parts of these buffers that they copy; here there are none.
-
-        See `pipelag.stage.rounded`.
-        """
-        return []
+    def copied(self, buffers: list[torch.Tensor]) -> tuple[Divided, Divided]:
+        """(the copies that passes read, the parts of these buffers that they copy); see `pipelag.stage.rounded`."""
+        return ([], []), ([], [])
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -128,9 +125,10 @@ def publish(changed: Iterable[tuple[FlatParameters, list[torch.Tensor]]]) -> Non
     there: Divided = [], []
     what: Divided = [], []
     for flat, buffers in changed:
-        for kind, (copies, parts) in enumerate(flat.copies(buffers)):
-            there[kind].extend(copies)
-            what[kind].extend(parts)
+        copies, parts = flat.copied(buffers)
+        for kind in (0, 1):
+            there[kind].extend(copies[kind])
+            what[kind].extend(parts[kind])
     for places, values in zip(there, what, strict=True):
         if places:
             torch._foreach_copy_(places, values)
