@@ -747,6 +747,8 @@ for_longer("longer_is_better_here", mare=[42.0, 62.0, 61.0])
 for_longer("price_falls_here", mare=[42.0, 55.0, 77.0])
 for_longer("reaches_sync_here", mare=[42.0, 62.0, 75.0])
 for_longer("remedies_help_here", neither=[39.0, 55.0, 77.5])
+for_longer("remedies_help_sooner_here", neither=[39.0, 62.5, 66.0])
+for_longer("t1_helps_here", neither=[39.0, 55.0, 72.5])
 for_longer("t2_helps_here", t1=[41.0, 58.0, 77.5])
 
 

@@ -87,20 +87,32 @@ def reaches_sync(context: Context) -> Finding:
     return trend(context, gap.below(SLACK), why, f"{SLACK:g} points; {SEEDS}", length=NINE)
 
 
-def ahead(context: Context, other: str) -> Finding:
-    """Whether T1+T2 ends the longest training above another arm, paired over seeds."""
-    gap = above(context, MARE, other)
-    means = ", ".join(f"{arm} {mean_text(list(ends(context, arm, NINE).values()))}" for arm in (MARE, other))
-    return trend(context, gap.above(), f"{means}; above by {gap.text()} points", SEEDS, length=NINE)
+def ahead(context: Context, arm: str, other: str, length: str = NINE) -> Finding:
+    """Whether an arm ends above another after training of a length, paired over seeds."""
+    gap = above(context, arm, other, length)
+    means = ", ".join(f"{each} {mean_text(list(ends(context, each, length).values()))}" for each in (arm, other))
+    return trend(context, gap.above(), f"{means}; above by {gap.text()} points", SEEDS, length=length)
 
 
 @judge(PAPER, "length", "remedies_help_here")
 def remedies_help(context: Context) -> Finding:
-    """Holds if T1+T2 ends above the same pipeline with neither remedy."""
-    return ahead(context, "neither")
+    """Holds if after the longest training T1+T2 ends above the same pipeline with neither remedy."""
+    return ahead(context, MARE, "neither")
+
+
+@judge(PAPER, "length", "remedies_help_sooner_here")
+def remedies_help_sooner(context: Context) -> Finding:
+    """Holds if T1+T2 ends above neither after a third of the longest training, too."""
+    return ahead(context, MARE, "neither", THREE)
+
+
+@judge(PAPER, "length", "t1_helps_here")
+def t1_helps(context: Context) -> Finding:
+    """Holds if after the longest training T1 alone ends above neither."""
+    return ahead(context, "T1", "neither")
 
 
 @judge(PAPER, "length", "t2_helps_here")
 def t2_helps(context: Context) -> Finding:
-    """Holds if T1+T2 ends above T1 alone."""
-    return ahead(context, "T1")
+    """Holds if after the longest training T1+T2 ends above T1 alone."""
+    return ahead(context, MARE, "T1")
