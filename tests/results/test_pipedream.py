@@ -19,6 +19,7 @@ from tests.results.cases.pipedream import (
     LARGE,
     METRICS,
     PAPER,
+    TABLE_1,
     eight_gpus,
     learns,
     training,
@@ -159,3 +160,42 @@ def test_how_often_asp_steps_and_at_which_rate_is_said() -> None:
     drawn = draw(Context.load(load_paper(PAPER), "text_asp", load_scale("published", "cpu"))).table
     steps = "steps after each minibatch of 64 at a rate of 0.03, PipeDream's first stage once for 15 of them at 0.03"
     assert drawn is not None and any(steps in note for note in drawn.notes)
+
+
+def as_printed(but: Mapping[str, float | None]) -> Make:
+    """Plans of table 1 as fast as printed, but straight ones of GNMT-8 by servers; None: no layers to lie on."""
+
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels["what"] != "plan":
+            return None
+        model, servers = arm.labels["model"], arm.labels["servers"]
+        speed = TABLE_1[model, servers][1]
+        rates = {"data parallel": 1.0, "15-1": speed, "2-1-1": speed, "straight": speed}
+        rates |= {"straight": but[servers]} if model == "GNMT-8" and servers in but else {}
+        return log([{"what": "plan", "plan": name, "samples_per_second": rate} for name, rate in rates.items() if rate])
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("but", "inside", "holds"),
+    [
+        ({}, 11, True),
+        ({"1x4 (A)": 1.85}, 10, False),  # too fast by more than a factor of 1.2
+        ({"3x4 (A)": None}, 10, None),
+        ({"3x4 (A)": None, "1x4 (A)": 1.2}, 9, False),  # what can be timed is off
+    ],
+)
+def test_a_plan_without_layers_to_lie_on_leaves_the_printed_speedups_open(
+    but: Mapping[str, float | None], inside: int, holds: bool | None
+) -> None:
+    finding = judged("table_1", "epoch_speedups", as_printed(but))
+    assert finding.holds is holds and finding.why.startswith(f"{inside} of 11 of the paper's plans (")
+    assert ("; GNMT-8 on 3x4 (A) has too few layers for it" in finding.why) == ("3x4 (A)" in but)
+
+
+def test_a_pipeline_whose_log_is_missing_is_not_said_to_have_too_few_layers() -> None:
+    """The language model's pipeline has a log of its own, with a minibatch of 80."""
+    plans = as_printed({})
+    with pytest.raises(NotLogged, match=r"^AWD-LM on 1x4 \(A\) has no logged value$"):
+        judged("table_1", "epoch_speedups", lambda arm: None if arm.labels.get("batch") == "80" else plans(arm))
