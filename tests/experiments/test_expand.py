@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipelag.experiments import Arm, arms, expand
+from pipelag.errors import PipelagError
+from pipelag.experiments import Arm, arms, expand, load_scale
 from pipelag.experiments.schema import Paper, Scale
 
 SETUP: dict[str, Any] = {
@@ -97,6 +101,22 @@ def test_a_scale_leaves_out_the_runs_that_meet_all_of_an_entrys_conditions(entry
     assert [run for run, why in left_out(entry | {"why": "no time"}).items() if why] == runs.split()
 
 
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ({"where": {"arm": "x"}}, "an entry of leave_out for mine names neither a result nor setups"),
+        ({"result": "table_3"}, "unknown result 'table_3' of mine"),
+        ({"setups": ["a", "c"]}, "unknown setup 'c' of mine"),
+        ({"setups": ["a"], "where": {"off": "a"}}, "leave_out: unknown label 'off' of mine; did you mean 'of'"),
+        ({"setups": ["a"], "where": {"of": ["b", "{s}"]}}, "leave_out: unknown of '{s}' of mine"),
+        ({"setups": ["a"], "where": {"arm": "z"}}, "leave_out: unknown arm 'z' of mine"),
+    ],
+)
+def test_an_entry_that_leaves_nothing_out_is_refused(entry: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PipelagError, match=f"^scale 'small'.*{re.escape(sentence)}"):
+        left_out(entry | {"why": "no time"})
+
+
 def test_the_first_reason_of_the_scale_is_given_before_what_is_missing_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expand, "absent", lambda name: f"no {name}")
     entries = {"setups": ["a"], "why": "too slow"}, {"result": "table_1", "why": "no time"}
@@ -168,3 +188,54 @@ def test_checkpoints_are_segments_of_stages_the_last_of_which_may_be_shorter() -
     five = {"method": "gpipe", "cuts": "1-4", "recompute": {"checkpoints": "few"}}
     seen = [one(five, checkpoints={"few": count}).phases[0].recompute for count in (1, 2, 3, 5)]
     assert seen == [5, 3, 2, 1]
+
+
+def write(path: Path, **content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"title": "x", "note": "x"} | content))  # JSON is YAML
+
+
+def test_a_scale_that_extends_the_published_one_has_the_settings_of_the_device_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "config/papers/mine.yaml", id="mine")
+    write(tmp_path / "config/scales/paper.yaml", name="paper", seeds=[0, 1])
+    write(tmp_path / "config/scales/published.yaml", name="published", frozen=True)
+    write(tmp_path / "config/scales/own.yaml", name="own", extends="published", folder="elsewhere")
+    for device in ("cpu", "gpu"):
+        setups = {"mine": {"a": {"options": {"where": device}}}}
+        write(tmp_path / f"results/published/{device}/scale.yaml", name=device, extends="paper", setups=setups)
+    published = load_scale("published", "gpu")
+    assert (published.name, published.frozen, published.seeds) == ("published", True, [0, 1])
+    assert (published.device, published.figures) == ("gpu", "figures/published-gpu")
+    assert published.asked_beside("") == "--config scale=published published=gpu -- "
+    usual = load_scale("published")
+    assert (usual.device, usual.figures, usual.folder) == ("", "figures/published", "results/published/cpu")
+    own = load_scale("own", "gpu")
+    assert own.setups == published.setups != usual.setups and own.seeds == [0, 1] and not own.frozen
+    assert (own.device, own.figures, own.asked_beside("retrain=true")) == (
+        "",
+        "figures/own",
+        "--config scale=own retrain=true -- ",
+    )
+    assert load_scale("own").setups == usual.setups
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"setups": {"yours": {}}},
+        {"leave_out": [{"paper": "yours", "result": "a", "why": "no time"}]},
+        {"least_seeds": {"yours": 2}},
+        {"hours": {"yours": 2}},
+    ],
+)
+def test_whatever_a_scale_says_is_of_papers_that_are_there(
+    content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "config/papers/mine.yaml", id="mine")
+    write(tmp_path / "config/scales/own.yaml", name="own", **content)
+    with pytest.raises(PipelagError, match="scale 'own': unknown paper 'yours'"):
+        load_scale("own")
