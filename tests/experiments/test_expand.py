@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipelag.errors import PipelagError
-from pipelag.experiments import Arm, arms, expand, load_scale
+from pipelag.experiments import Arm, arms, expand, load_scale, specs
 from pipelag.experiments.schema import Paper, Scale
 
 SETUP: dict[str, Any] = {
@@ -154,8 +154,8 @@ def test_a_scale_changes_a_setup_and_an_arm_changes_both() -> None:
 
 
 def test_factors_on_the_rate_multiply_and_phases_share_the_steps() -> None:
-    alone = one({"method": "stale_weights", "cuts": [1, 2], "lr_times": 3, "stage_lr_times": {2: 0.1}})
-    assert alone.optimizer.lr == 0.3 and alone.phases[0].stage_lr == {2: 0.03}  # without 0.30000000000000004
+    alone = one({"method": "stale_weights", "cuts": [1, 2], "lr_times": 3, "stage_lr_times": {2: 3}})
+    assert alone.optimizer.lr == 0.3 and alone.phases[0].stage_lr == {2: 0.9}  # not 0.30000000000000004
     first = {"method": "stale_weights", "cuts": [1], "share": [1, 4], "lr_times": 2, "stage_lr_times": {1: 0.25}}
     rest = {"method": "sequential", "share": "rest"}
     arm = {"lr_times": 3, "phases": [first, {"method": "stale_weights", "cuts": [2], "share": "half"}, rest]}
@@ -172,6 +172,35 @@ def test_a_setting_is_a_share_of_its_phases_steps_and_at_least_one() -> None:
         return int(spec.phases[1].options["annealing"])
 
     assert [annealing([1, 5]), annealing([1, 1000])] == [10, 1]
+
+
+def test_layers_are_spread_over_stages_to_the_nearest_layer() -> None:
+    assert specs.cuts_of("4/10", "here") == [3, 5, 8] and specs.cuts_of([1, "4-9:2"], "here") == [1, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("arm", "setup", "sentence"),
+    [
+        ({"cuts": [5]}, {}, "a cut after layer 5 leaves an empty stage: 'lenet5' has 5 layers"),
+        ({"cuts": ["1-4:0"]}, {}, "'1-4:0' is not a layer, a range of layers such as"),
+        ({"recompute": {"checkpoints": 3}}, {}, "or {checkpoints: 1 to 2}"),
+        ({"recompute": {"checkpoints": 1, "stages": 1}}, {}, "or {checkpoints: 1 to 2}"),
+        (
+            {"recompute": {"checkpoints": "many"}},
+            {"checkpoints": {"few": 1}},
+            "unknown name 'many' of a number of checkpoints; it",
+        ),
+        ({"method": "pipemare", "settings": {"annealing": {"share": [0, 4]}}}, {}, "above 0 and at most 1"),
+        ({"method": "pipemare", "settings": {"decay": 1.0}}, {}, "T2's decay D should be between 0 and 1, not 1.0"),
+        ({"stage_lr_times": {1: "fast"}}, {}, "the factor on a stage's rate is 'fast', which is not a number"),
+        ({"method": "random_delays"}, {"executor": "real", "workers": 2}, "'random_delays'"),
+    ],
+)
+def test_an_arm_that_no_run_can_have_is_refused_with_its_place(
+    arm: dict[str, Any], setup: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(PipelagError, match=rf"^mine\.table_1\.one: .*{re.escape(sentence)}"):
+        one({"method": "gpipe", "cuts": [1]} | arm, **setup)
 
 
 def test_milestones_are_shares_of_the_setups_steps_unless_it_gives_a_horizon() -> None:
@@ -220,6 +249,10 @@ def test_a_scale_that_extends_the_published_one_has_the_settings_of_the_device_a
         "--config scale=own retrain=true -- ",
     )
     assert load_scale("own").setups == usual.setups
+    assert [scale(name="quick").asked_beside(more) for more in ("", "retrain=true")] == [
+        "",
+        "--config retrain=true -- ",
+    ]
 
 
 @pytest.mark.parametrize(
