@@ -190,6 +190,19 @@ def test_decoded_once_for_equal_files(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(calls) == 3, "a torn file is decoded again"
 
 
+def test_a_kept_file_with_a_changed_pixel_is_decoded_again(tmp_path: Path) -> None:
+    """torch reads such a file without complaint: only the archive's sums tell."""
+    folder = mirror(tmp_path / "one", mnist_files(), name="mnist", layout="idx-gz")
+    images = data.load("mnist", mirrors=(str(folder),)).train_images
+    (kept,) = (tmp_path / "downloads" / "mnist").glob("decoded-*.pt")
+    content = bytearray(kept.read_bytes())
+    place = content.index(images.numpy().tobytes())
+    content[place + 1000] ^= 1
+    kept.write_bytes(content)
+    assert not torch.equal(torch.load(kept)["train_images"], images)
+    assert torch.equal(data.load("mnist", mirrors=(str(folder),)).train_images, images)
+
+
 def test_another_decoder_decodes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours in another form, or another Pillow, which does not give every JPEG the same pixels."""
     calls: list[object] = []

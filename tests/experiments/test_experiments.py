@@ -155,7 +155,9 @@ def test_shares_that_a_setup_names_are_the_papers_at_its_scale_and_others_elsewh
     assert shares["paper"] == pytest.approx([20 / 200, 10 / 60, 10 / 50], abs=1e-3)
     assert shares["quick"] == pytest.approx([0.4, 10 / 60, 10 / 50], abs=1 / 240)  # whole steps of its 240
     change(config / "papers/pipemare.yaml", "{method: gpipe, share: W}", "{method: gpipe, share: V}")
-    with pytest.raises(PipelagError, match="table_3.T1.T2.W: share 'V'; it should be K, K1, K2 or W"):
+    with pytest.raises(
+        PipelagError, match=r"^pipemare.table_3.T1\+T2\+W: unknown share 'V'; it should be K, K1, K2 or W"
+    ):
         arms(load_paper("pipemare"), "figure_8", load_scale("quick"))
 
 

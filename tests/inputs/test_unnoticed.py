@@ -60,9 +60,11 @@ def test_seeds_claims_and_papers_that_stand_there_twice_are_refused(config: Path
         check_workflow(workflow)
 
 
-def test_a_device_of_published_logs_is_for_the_published_scale(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "pipemare", "--published", "tpu"]) == 2
-    assert "the scale 'quick' has no logs by device, such as 'tpu'" in capsys.readouterr().err
+@pytest.mark.parametrize("scale", ["quick", "standard", "paper"])
+def test_a_device_of_published_logs_is_for_the_published_scale(scale: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also one that extends another, as `standard` does."""
+    assert main(["list", "pipemare", "--scale", scale, "--published", "tpu"]) == 2
+    assert f"the scale '{scale}' has no logs by device, such as 'tpu'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("settings", [{"nesterov": True}, {"nesterov": True, "momentum": 0.9, "dampening": 0.1}])

@@ -13,12 +13,15 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.logs import RunLog
 from pipelag.results.pipedream.targets import goal_of
+from pipelag.results.plans import RING
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.pipedream import (
     ALIKE,
     LARGE,
     METRICS,
     PAPER,
+    PRINTED,
+    TABLE_1,
     eight_gpus,
     learns,
     training,
@@ -159,3 +162,78 @@ def test_how_often_asp_steps_and_at_which_rate_is_said() -> None:
     drawn = draw(Context.load(load_paper(PAPER), "text_asp", load_scale("published", "cpu"))).table
     steps = "steps after each minibatch of 64 at a rate of 0.03, PipeDream's first stage once for 15 of them at 0.03"
     assert drawn is not None and any(steps in note for note in drawn.notes)
+
+
+def as_printed(but: Mapping[str, float | None]) -> Make:
+    """Plans of table 1 as fast as printed, but straight ones of GNMT-8 by servers; None: no layers to lie on."""
+
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels["what"] != "plan":
+            return None
+        model, servers = arm.labels["model"], arm.labels["servers"]
+        speed = TABLE_1[model, servers][1]
+        rates = {"data parallel": 1.0, "15-1": speed, "2-1-1": speed, "straight": speed}
+        rates |= {"straight": but[servers]} if model == "GNMT-8" and servers in but else {}
+        # data parallelism with 20 on each GPU, the pipeline with 80; the others are not compared
+        rates |= {"20": {"straight": 1.0}, "80": {"data parallel": 9.0}}.get(arm.labels.get("batch", ""), {})
+        return log([{"what": "plan", "plan": name, "samples_per_second": rate} for name, rate in rates.items() if rate])
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("but", "inside", "holds"),
+    [
+        ({}, 11, True),
+        ({"1x4 (A)": 1.85}, 10, False),  # too fast by more than a factor of 1.2
+        ({"3x4 (A)": None}, 10, None),
+        ({"3x4 (A)": None, "1x4 (A)": 1.2}, 9, False),  # what can be timed is off
+    ],
+)
+def test_a_plan_without_layers_to_lie_on_leaves_the_printed_speedups_open(
+    but: Mapping[str, float | None], inside: int, holds: bool | None
+) -> None:
+    finding = judged("table_1", "epoch_speedups", as_printed(but))
+    assert finding.holds is holds and finding.why.startswith(f"{inside} of 11 of the paper's plans (")
+    assert ("; GNMT-8 on 3x4 (A) has too few layers for it" in finding.why) == ("3x4 (A)" in but)
+
+
+def test_a_pipeline_whose_log_is_missing_is_not_said_to_have_too_few_layers() -> None:
+    """The language model's pipeline has a log of its own, with a minibatch of 80."""
+    plans = as_printed({})
+    with pytest.raises(NotLogged, match=r"^AWD-LM on 1x4 \(A\) has no logged value$"):
+        judged("table_1", "epoch_speedups", lambda arm: None if arm.labels.get("batch") == "80" else plans(arm))
+
+
+def found(cells: Mapping[tuple[str, str], tuple[str, float]]) -> Make:
+    """Searches that find table 1's plans by both costs, some of them otherwise, and their speeds."""
+
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels["what"] != "plan":
+            return None
+        config, speed = {**TABLE_1, **cells}[arm.labels["model"], arm.labels["servers"]]
+        rates = {"data parallel": 1.0, PRINTED: speed, RING: speed, "straight": speed}
+        plans = [{"plan": name, "config": config, "samples_per_second": rate} for name, rate in rates.items()]
+        return log([{"what": "plan", **plan} for plan in plans])
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("claim", "row", "cell", "holds"),
+    [
+        ("one_where_data_parallel", ("GNMT-8", "2x8 (B)"), ("16", 1.004), True),
+        ("one_where_data_parallel", ("GNMT-8", "2x8 (B)"), ("16", 1.3), False),
+        ("one_where_data_parallel", ("GNMT-8", "2x8 (B)"), ("8-8", 1.0), False),
+        ("one_where_data_parallel", ("GNMT-8", "2x8 (B)"), ("8-8", 1.3), False),
+        ("at_least_one", ("S2VT", "4x1 (C)"), ("2-1-1", 0.996), True),  # rounded it is 1.00
+        ("at_least_one", ("S2VT", "4x1 (C)"), ("2-1-1", 0.994), False),
+        ("vgg16_gains_more_here", ("VGG-16", "2x8 (B)"), ("15-1", 5.27), True),
+        ("vgg16_gains_more_here", ("VGG-16", "2x8 (B)"), ("15-1", 5.277), False),  # rounded it is as large
+    ],
+)
+def test_speedups_are_compared_as_the_table_rounds_them(
+    claim: str, row: tuple[str, str], cell: tuple[str, float], holds: bool
+) -> None:
+    finding = judged("table_1", claim, found({row: cell}))
+    assert finding.holds is holds, finding.why

@@ -409,6 +409,8 @@ def test_a_log_knows_how_sure_its_accuracy_is_but_not_of_words() -> None:
     assert isinstance(log.accuracy, Share) and log.accuracy.error == pytest.approx(5.0, rel=0.02)
     words = run_log([], final={"accuracy": 50.0, "bleu": 3.0}, data={"test": 100})
     assert isinstance(words.accuracy, Share) and words.accuracy.error is None
+    scores = [words.bleu(row) for row in ({"bleu": 3.0, "bleu_error": 0.4}, {"bleu": 3.0})]
+    assert scores == [3.0, 3.0] and [score.error for score in scores] == [0.4, None]  # older logs have none
 
 
 def test_one_seed_beside_means_over_more_is_told_to_be_one() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pipelag.data.text.language import RunningText, running_text
-from pipelag.data.text.parallel import BEGIN, END, Corpus, corpus
+from pipelag.data.text.parallel import BEGIN, END, PAD, Corpus, corpus
 from pipelag.runs.tasks import best_of, classify, final_of
 from pipelag.runs.text_metrics import LanguageTest, TranslationTest
 from tests.runs.test_rates import Fixed
@@ -55,16 +55,24 @@ def test_the_loss_of_images_is_the_mean_over_samples_not_over_minibatches() -> N
     assert measured["test_loss"] == pytest.approx(float(F.cross_entropy(test.scores, test.targets)), rel=1e-6)
 
 
-def test_a_language_model_is_measured_on_the_next_words_of_whole_stretches() -> None:
-    """16 words are three stretches of 5, each word with the one after it; the last of two minibatches is smaller."""
+@pytest.mark.parametrize("length", [4, 5])
+def test_a_language_model_is_measured_on_the_next_words_of_whole_stretches(length: int) -> None:
+    """16 words are three stretches, each word with the one after it; the last of two minibatches is smaller."""
     data, model = text(), Scores(5)
     assert len(data.test) == 16 and len(data.words) == 5
     words = data.test.tolist()
-    accuracy, loss = by_hand(model, list(zip(words[:15], words[1:16], strict=True)))
-    measured = LanguageTest(data, CPU, 5, batch=2).measure(model)
+    accuracy, loss = by_hand(model, list(zip(words[: 3 * length], words[1 : 3 * length + 1], strict=True)))
+    measured = LanguageTest(data, CPU, length, batch=2).measure(model)
     assert measured["accuracy"] == pytest.approx(accuracy, abs=1e-4) and 0 < accuracy < 100
     assert measured["test_loss"] == pytest.approx(loss, rel=1e-5)
     assert measured["perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
+
+
+def test_a_perplexity_too_large_for_a_number_is_written_as_a_large_one() -> None:
+    model = Scores(5)
+    model.table.weight.data *= 1e4
+    measured = LanguageTest(text(), CPU, 5).measure(model)
+    assert measured["test_loss"] > 1000 and measured["perplexity"] == math.exp(50)
 
 
 def none_written(model: nn.Module, source: torch.Tensor, *options: object) -> list[list[int]]:
@@ -79,6 +87,13 @@ def test_a_translator_is_measured_on_words_and_ends_and_not_on_padding() -> None
     measured = TranslationTest(data, CPU, batch=2, write=none_written).measure(model)
     assert measured["accuracy"] == pytest.approx(accuracy, abs=1e-4)
     assert measured["test_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_test_sentence_ends_with_its_end_as_those_of_training_do() -> None:
+    (source, given, wanted), *_ = TranslationTest(pairs(), CPU, batch=2)
+    a, b = (pairs().source_words.index(word) for word in "ab")
+    assert source.tolist() == [[a, b, END], [b, END, PAD]]
+    assert given[:, 0].tolist() == [BEGIN, BEGIN] and torch.equal(given[:, 1:] == PAD, wanted[:, 1:] == PAD)
 
 
 def test_padding_that_a_translator_foresees_is_no_word_that_is_right() -> None:
@@ -132,8 +147,8 @@ def test_nothing_is_dropped_while_a_model_is_measured_and_training_goes_on(kind:
 def test_of_two_evaluations_as_good_the_first_is_the_best_and_bleu_counts_before_accuracy() -> None:
     first, second = {"step": 1, "accuracy": 50.0}, {"step": 2, "accuracy": 50.0}
     assert best_of(second, first) == first and best_of(first | {"accuracy": 50.1}, second)["accuracy"] == 50.1
-    words = [{"step": 1, "accuracy": 60.0, "bleu": 1.0}, {"step": 2, "accuracy": 40.0, "bleu": 2.0}]
-    assert best_of(words[1], best_of(words[0], None))["step"] == 2
+    words = [{"step": 1, "accuracy": 60.0, "bleu": 1.0}, {"step": 2, "accuracy": 40.0, "bleu": 2.0, "bleu_error": 0.1}]
+    assert best_of(words[1], best_of(words[0], None)) == words[1]  # with its error
 
 
 def test_a_metric_of_ones_own_stands_in_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:

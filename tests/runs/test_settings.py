@@ -203,6 +203,16 @@ def test_a_rate_is_what_its_formula_says(spec: dict[str, Any], factors: dict[int
     assert {step: course(step) for step in factors} == pytest.approx(factors)
 
 
+@pytest.mark.parametrize("name", ["sgd", "caffe_sgd", "lars", "adam", "adamw", "nadam"])
+def test_vectors_without_decay_stay_in_their_stage_with_its_rate(name: str) -> None:
+    settings = {"name": name, "lr": 0.1, "weight_decay": 0.3, "options": {"decay_vectors": False}}
+    stages = [[nn.Parameter(torch.ones(shape)) for shape in ((2,), (2, 2), ())] for _ in range(2)]
+    groups = [{"params": stages[0], "stage": 1, "lr": 0.5}, {"params": stages[1], "stage": 2}]
+    made = factory(OptimizerSpec.model_validate(settings))(groups).param_groups
+    seen = [(group["stage"], group["lr"], group["weight_decay"], len(group["params"])) for group in made]
+    assert seen == [(1, 0.5, 0.3, 1), (1, 0.5, 0.0, 2), (2, 0.1, 0.3, 1), (2, 0.1, 0.0, 2)]
+
+
 PHASE = {"method": "pipedream", "steps": 4, "cuts": [2]}
 WHOLE: dict[str, Any] = SPEC | {"phases": [PHASE]}
 CHANGES: list[dict[str, Any]] = [

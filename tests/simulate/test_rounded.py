@@ -185,7 +185,7 @@ class Broken(Noise):
 
     def __getitem__(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
         if t == 5:
-            raise KeyError("fifth")
+            raise OSError("minibatch 5 cannot be read")
         return super().__getitem__(t)
 
 
@@ -196,7 +196,7 @@ def test_a_users_model_has_its_masters_in_the_end(broken: bool) -> None:
     training, losses = trained(convolutional().train(), phase, Noise(), make=sgd)
     how: dict[str, Any] = {"method": "pipedream", "cuts": (3,), "steps": 9, "optimizer": sgd, "precision": "bf16"}
     if broken:
-        with pytest.raises(KeyError):
+        with pytest.raises(OSError, match=r"^minibatch 5 cannot be read\nin the data, for step 5$"):
             pipelag.train(model, Broken(), **how)
     else:
         run = pipelag.train(model, Noise(), **how)

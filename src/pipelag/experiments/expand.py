@@ -122,9 +122,10 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
         if of_device.folder:
             raise PipelagError(f"{folder / 'scale.yaml'}: the logs of this scale lie beside the file; leave out folder")
         scale = of_device.model_copy(update={"name": scale.name, "frozen": scale.frozen, "folder": str(folder)})
-    if published != USUAL and name != "published" and not scale.extends and not above:
+    if published != USUAL and not scale.extends and "published" not in (*above, name):
         raise PipelagError(
-            f"the scale '{name}' has no logs by device, such as '{published}'; only the scale 'published' has them"
+            f"the scale '{(*above, name)[0]}' has no logs by device, such as '{published}'; only the scale 'published' "
+            "has them"
         )
     if scale.extends:
         base = load_scale(scale.extends, published, (*above, name))

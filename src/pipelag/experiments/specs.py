@@ -112,7 +112,7 @@ def recompute_of(value: bool | int | dict[str, int | str], stages: int, setup: S
     count = value.get("checkpoints")
     if isinstance(count, str):
         if count not in setup.checkpoints:
-            raise unknown(f"{where}: number of checkpoints", count, setup.checkpoints)
+            raise PipelagError(f"{where}: {unknown('name of a number of checkpoints', count, setup.checkpoints)}")
         count = setup.checkpoints[count]
     if len(value) != 1 or not isinstance(count, int) or not 1 <= count <= stages:
         raise PipelagError(
@@ -134,7 +134,7 @@ def _share(share: Any, steps: int, setup: Setup, where: str) -> int:
     """That share of the steps, at least one step; a name stands for one of the setup's shares."""
     if isinstance(share, str):
         if share not in setup.shares:
-            raise unknown(f"{where}: share", share, setup.shares)
+            raise PipelagError(f"{where}: {unknown('share', share, setup.shares)}")
         share = setup.shares[share]
     try:
         above, below = share

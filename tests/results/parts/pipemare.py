@@ -167,6 +167,13 @@ def finite_up_to(factor: float) -> Callable[[Arm, RunLog], RunLog]:
     return change
 
 
+@part(PAPER, "figure_5b", "slope_minus_one")
+def steeper_than_minus_one() -> Pair:
+    """The boundary falls as tau^-1.5; in its case it falls as tau^-0.5."""
+    steep = with_rows(lambda row: row | {"loss": 1.0 if row["alpha"] <= row["tau"] ** -1.5 else None})
+    return changed("figure_5b", steep)
+
+
 @part(PAPER, "figure_5b", "on_lemma_1")
 def just_above_the_bound() -> Pair:
     """With one delay finite up to eight times the bound."""

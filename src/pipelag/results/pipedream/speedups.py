@@ -226,7 +226,8 @@ def epoch_speedups(context: Context) -> Finding:
     """
     rows = [entry for entry in entries(context) if not str(entry.paper["config"]).isdigit()]
     for entry in rows:
-        need(samples_per_second(entry.log, ALONE), entry.name)
+        for log in (entry.log, entry.piped):
+            need(samples_per_second(log, ALONE), entry.name)
     speeds = [(entry, speed) for entry in rows if (speed := entry.papers_plan()) is not None]
     inside = [entry.name for entry, speed in speeds if near(speed, entry.paper["epoch"])]
     words = ", ".join(f"{entry.name} {speed:.2f}x (printed {entry.paper['epoch']:g}x)" for entry, speed in speeds)
