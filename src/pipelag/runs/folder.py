@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from pipelag import precision
 from pipelag.errors import PipelagError
-from pipelag.files import remove_half_written, write_whole
+from pipelag.files import dangling, remove_half_written, write_whole
 from pipelag.runs.spec import RunSpec
 
 PRODUCTS = ("model.pt", "trace.json")  # some runs leave these beside the log
@@ -203,6 +203,8 @@ def check_places(path: Path) -> None:
         try:
             mode = os.stat(place).st_mode
         except (FileNotFoundError, NotADirectoryError):
+            if place in folders and os.path.islink(place):
+                raise PipelagError(f"{dangling(place)}; make that folder, or remove the link") from None
             continue
         except OSError as error:
             raise PipelagError(f"'{place}' cannot be used by a run ({error.strerror}); remove it") from error
