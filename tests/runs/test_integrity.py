@@ -244,6 +244,7 @@ def test_what_is_no_file_where_a_run_keeps_one_is_refused_and_not_waited_for(tmp
         "metrics.jsonl": (os.mkdir, "is a folder, where a run keeps a file"),
         "model.pt": (lambda path: os.symlink(path, path), "Too many levels of symbolic links"),
         "partial": (lambda path: Path(path).write_text(""), "is a file, where a run keeps a folder"),
+        "partial-over": (lambda path: Path(path).write_text(""), "is a file, where a run keeps a folder"),
     }
     for name, (make, sentence) in cases.items():
         out = tmp_path / name
@@ -272,6 +273,20 @@ def test_a_file_in_a_folders_place_is_named(tmp_path: Path) -> None:
     for name in ("file", "file/sub", "file/sub/subsub"):
         with pytest.raises(PipelagError, match=f"cannot be used as a folder to write to: '{tmp_path}/file' is a file;"):
             folder_for(tmp_path / name)
+
+
+def test_a_working_folder_that_is_a_link_is_refused_before_the_run_and_not_emptied_after_it(tmp_path: Path) -> None:
+    """Its removal failed when all was trained; where the link leads, other things may lie."""
+    elsewhere, short = tmp_path / "elsewhere", {"phases": [{"method": "sequential", "steps": 2}]}
+    (elsewhere / "mine").mkdir(parents=True)
+    (tmp_path / "partial").symlink_to(elsewhere)
+    with pytest.raises(PipelagError, match="partial' is a symbolic link, but a run removes it .* whole folder"):
+        trained(tmp_path, **short)
+    assert [*elsewhere.iterdir()] == [elsewhere / "mine"]
+    (tmp_path / "partial").rename(tmp_path / "partial-over")  # as a run of an earlier version left it
+    trained(tmp_path, **short)
+    assert folders.finished(tmp_path, spec(**short).id) and [*elsewhere.iterdir()] == [elsewhere / "mine"]
+    assert not list(tmp_path.glob("partial*"))
 
 
 def test_a_pipe_in_a_checkpoints_place_is_set_aside_and_not_waited_for(tmp_path: Path) -> None:
