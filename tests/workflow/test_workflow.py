@@ -370,6 +370,15 @@ def test_something_else_in_the_place_of_a_runs_folder_is_refused(project: Path) 
         folder.unlink()
 
 
+def test_a_home_that_cannot_be_written_to_is_no_hindrance(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snakemake makes its cache, in ~/.cache, before it reads the Snakefile."""
+    monkeypatch.setenv("HOME", "/proc")  # where not even root can make a folder
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for words in (["--dry-run"], []):  # no log is published here: a table says so
+        done = snakemake(project, *words, "--config", "scale=published", "--", "stale_weights_table_6")
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
 @pytest.mark.parametrize("folder", [".snakemake", "results", "figures"])
 def test_a_project_that_cannot_be_written_to_is_refused(project: Path, folder: str) -> None:
