@@ -40,9 +40,10 @@ onerror:
 rule all:
     default_target: True
     input:
-        f"{scale.figures}/index.html",
+        pages,
         reports,
-        sorted({log for paper, result in plan if asked_for(paper, result) for log in log_files(paper, result)}),
+        drawings,  # by name, as a deleted one is not missed where all that is made from it is there
+        sorted({log for paper, result in asked for log in log_files(paper, result)}),
 
 
 include: "workflow/rules/data.smk"

@@ -46,6 +46,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PipelagError:
 
     >>> print(unknown("model", "resnet2O", ["resnet20", "lenet5"]))
     unknown model 'resnet2O'; did you mean 'resnet20'?
+    >>> print(unknown("model", "VGG16", ["resnet20", "vgg16"]))
+    unknown model 'VGG16'; did you mean 'vgg16'?
     >>> print(unknown("option of model 'vgg16'", "colour", ["width", "classes"]))
     unknown option 'colour' of model 'vgg16'; it should be classes or width
     >>> print(unknown("method", "xyz", map(str, range(45))))
@@ -60,8 +62,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PipelagError:
 
 
 def _near(name: str, names: list[str]) -> list[str]:
-    """The nearest of the names, as a list of one, or an empty list if none is near."""
-    return difflib.get_close_matches(name[:200], names, n=1, cutoff=0.5)
+    """The nearest of the names, upper case or lower, as a list of one, or an empty list if none is near."""
+    by_lower = {each.lower(): each for each in names}
+    close = difflib.get_close_matches(name[:200].lower(), by_lower, n=1, cutoff=0.5)
+    return [by_lower[each] for each in close]
 
 
 def named(kind: str, name: str) -> str:

@@ -295,7 +295,7 @@ def alone(folder: Path) -> Iterator[None]:
         _unmake(folder, made)
         what = "locked: its disk supports no locks" if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else "written to"
         raise PipelagError(
-            f"the folder {folder} cannot be {what} ({error.strerror}); fix that, remove it, or choose another"
+            f"the folder {folder} cannot be {what} ({_reason(error)}); fix that, remove it, or choose another"
         ) from error
     try:
         yield
@@ -318,5 +318,18 @@ def is_watched() -> bool:
     return bool(getattr(sys.stderr, "isatty", bool)())
 
 
+def dangling(link: Path) -> str:
+    """The clause that says that a symbolic link leads nowhere."""
+    return f"'{link}' is a symbolic link to '{os.readlink(link)}', which does not exist"
+
+
 def _reason(error: Exception) -> str:
+    """What the system says; of a path in whose place a folder should be made, what stands there."""
+    if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
+        place = Path(error.filename)
+        place = next((each for each in (place, *place.parents) if os.path.lexists(each)), place)
+        if place.is_symlink() and not place.exists():
+            return dangling(place)
+        if place.is_file():
+            return f"'{place}' is a file"
     return (getattr(error, "strerror", None) or str(error)).rstrip(".")

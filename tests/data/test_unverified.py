@@ -108,7 +108,7 @@ def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path: Path, publish
     mirror.mkdir()
     (mirror / "a.gz").write_bytes(GZIP + b"mine")
     (tmp_path / "downloads").write_text("a file")
-    with pytest.raises(PipelagError, match="a.gz.first.json' cannot be written: Not a directory"):
+    with pytest.raises(PipelagError, match="a.gz.first.json' cannot be written: '.*downloads' is a file"):
         fetch("cpusmall", mirrors=[mirror])
 
 

@@ -298,6 +298,9 @@ def test_a_scale_may_have_its_runs_elsewhere_but_published_logs_lie_beside_their
     published = Path("results/published/mine/scale.yaml")
     published.parent.mkdir(parents=True)
     published.write_text("{name: mine, title: mine, note: none, folder: elsewhere}")
+    for missing in ("", "../mine", "a/b"):  # also where the path leads out of the folder
+        with pytest.raises(PipelagError, match="unknown published device .*; (it should be|did you mean) '?mine"):
+            load_scale("published", missing)
     with pytest.raises(
         PipelagError, match="mine/scale.yaml: the logs of this scale lie beside the file; leave out folder"
     ):

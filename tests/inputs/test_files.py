@@ -109,7 +109,7 @@ def test_what_is_no_file_of_text_is_refused_and_not_waited_for(tmp_path: Path) -
         tmp_path / "utf16": "not UTF-8 text",
         tmp_path / "binary": "is binary",
         tmp_path / "none": "there is no file",
-        tmp_path / "utf16" / "x": "Not a directory",
+        tmp_path / "utf16" / "x": "utf16' is a file",
         Path("a\0b"): "null (byte|character)",
     }.items():
         with pytest.raises(PipelagError, match=sentence):
@@ -143,7 +143,7 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     for wrong, sentence in {
         tmp_path: "is a folder",
         Path("/dev/full"): "a device",
-        path / "x": "Not a directory",
+        path / "x": "a.txt' is a file",
     }.items():
         with pytest.raises(PipelagError, match=sentence):
             write_whole(wrong, "x")

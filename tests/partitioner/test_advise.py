@@ -381,6 +381,18 @@ def test_a_models_profile_is_written_for_partition_and_read_again(
     assert len(list(plans_of(ground(2)))) >= 1
 
 
+@pytest.mark.parametrize("way", [["--sheet", "v100"], ["--device", "cpu", "--repeats", "1"]])
+def test_one_sample_of_which_a_batch_normalisation_gets_one_value_is_refused(
+    way: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["profile", "vgg16", "--options", "{width: 0.1}", "--data", "cifar10", "--out", str(tmp_path / "p.jsonl")]
+    assert main([*asked, "--batch", "1", *way]) == 2
+    said = capsys.readouterr().err
+    assert "model 'vgg16' cannot train on 1 sample at a time (Expected more than 1 value per channel" in said
+    assert said.endswith("; give more with --batch\n") and not (tmp_path / "p.jsonl").exists()
+    assert main([*asked, "--batch", "2", *way]) == 0
+
+
 def test_a_measured_profile_has_the_loss_where_a_data_sheets_has_it() -> None:
     def build() -> nn.Sequential:
         return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))

@@ -84,7 +84,7 @@ def test_what_is_no_plan_profile_or_count_is_refused(asked: Callable[[], Any], s
 def test_a_layers_name_may_have_ends_of_lines_that_json_has_not(tmp_path: Path) -> None:
     """U+2028 and U+0085 stand in a JSON text as they are; a file of another system ends its lines in two characters."""
     row = '{"layer": 1, "name": "a\u2028b\x85", "forward_ms": 1, "backward_ms": 2, "output_bytes": 1, "kept_bytes": 1'
-    for end in ("", "\n", "\r\n"):
+    for end in ("", "\n", "\r\n", "\n\n", "\n \n"):  # and an editor may leave an empty line
         (tmp_path / "p.jsonl").write_bytes((row + ', "weight_bytes": 1}' + end).encode())
         assert [layer.name for layer in Profile.load(tmp_path / "p.jsonl").layers] == ["a\u2028b\x85"]
     (tmp_path / "p.jsonl").write_text("")

@@ -18,7 +18,7 @@ import torch
 from pipelag import checkpoint
 from pipelag.errors import PipelagError
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
-from pipelag.files import alone
+from pipelag.files import alone, folder_for
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, read_log
 from pipelag.runs import folder as folders
@@ -244,6 +244,7 @@ def test_what_is_no_file_where_a_run_keeps_one_is_refused_and_not_waited_for(tmp
         "metrics.jsonl": (os.mkdir, "is a folder, where a run keeps a file"),
         "model.pt": (lambda path: os.symlink(path, path), "Too many levels of symbolic links"),
         "partial": (lambda path: Path(path).write_text(""), "is a file, where a run keeps a folder"),
+        "partial-over": (lambda path: Path(path).write_text(""), "is a file, where a run keeps a folder"),
     }
     for name, (make, sentence) in cases.items():
         out = tmp_path / name
@@ -253,6 +254,39 @@ def test_what_is_no_file_where_a_run_keeps_one_is_refused_and_not_waited_for(tmp
             trained(out)
         with pytest.raises(PipelagError, match=sentence):
             folders.finished(out, spec().id)
+
+
+def test_a_link_that_leads_nowhere_is_named_with_what_it_leads_to(tmp_path: Path) -> None:
+    link, nowhere = tmp_path / "link", tmp_path / "nowhere"
+    link.symlink_to(nowhere)
+    sentence = f"'{link}' is a symbolic link to '{nowhere}', which does not exist"
+    for use in (folder_for, trained, lambda out: folder_for(out / "sub"), lambda out: trained(out / "sub")):
+        with pytest.raises(PipelagError, match=sentence):
+            use(link)
+    nowhere.mkdir()
+    trained(link, phases=[{"method": "sequential", "steps": 2}])  # a link to a folder is as good as the folder
+    assert (nowhere / "summary.json").exists() and not (nowhere / "partial").exists()
+
+
+def test_a_file_in_a_folders_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("file", "file/sub", "file/sub/subsub"):
+        with pytest.raises(PipelagError, match=f"cannot be used as a folder to write to: '{tmp_path}/file' is a file;"):
+            folder_for(tmp_path / name)
+
+
+def test_a_working_folder_that_is_a_link_is_refused_before_the_run_and_not_emptied_after_it(tmp_path: Path) -> None:
+    """Its removal failed when all was trained; where the link leads, other things may lie."""
+    elsewhere, short = tmp_path / "elsewhere", {"phases": [{"method": "sequential", "steps": 2}]}
+    (elsewhere / "mine").mkdir(parents=True)
+    (tmp_path / "partial").symlink_to(elsewhere)
+    with pytest.raises(PipelagError, match="partial' is a symbolic link, but a run removes it .* whole folder"):
+        trained(tmp_path, **short)
+    assert [*elsewhere.iterdir()] == [elsewhere / "mine"]
+    (tmp_path / "partial").rename(tmp_path / "partial-over")  # as a run of an earlier version left it
+    trained(tmp_path, **short)
+    assert folders.finished(tmp_path, spec(**short).id) and [*elsewhere.iterdir()] == [elsewhere / "mine"]
+    assert not list(tmp_path.glob("partial*"))
 
 
 def test_a_pipe_in_a_checkpoints_place_is_set_aside_and_not_waited_for(tmp_path: Path) -> None:

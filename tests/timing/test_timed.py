@@ -354,6 +354,8 @@ def test_the_command_draws_schedules_and_runs(tmp_path: Path, capsys: pytest.Cap
     errors = capsys.readouterr().err
     assert main(["timeline", str(tmp_path / "none"), "--out", str(tmp_path / "x.svg")]) == 2
     assert f"there is no folder '{tmp_path / 'none'}'" in capsys.readouterr().err
+    assert main(["timeline", "", "--out", str(tmp_path / "x.svg")]) == 2  # a shell's variable that is not set
+    assert "there is no folder ''; give the folder of a run, or a schedule" in capsys.readouterr().err
     assert "has no trace.json" in errors
     assert "unknown schedule or method '1f1c'; did you mean '1f1b'?" in errors
     assert "must end in .pdf, .svg, .png or .json" in errors

@@ -99,6 +99,26 @@ def test_an_optional_result_is_made_by_its_name_and_then_kept(project: Path) -> 
             shutil.rmtree(project / run_dir(load_scale("quick"), run))
 
 
+@pytest.mark.parametrize("deleted", ["figure_5a.png", "table_6.tex", "figure_5a.html", "index.html"])
+def test_a_deleted_drawing_or_page_is_missed_by_the_default_target(project: Path, deleted: str) -> None:
+    """Snakemake makes a missing file only if it is asked for, or if something that is made from it is missing too."""
+    ask = ["--config", "scale=published", "papers=[stale_weights]"]
+    figures, results = project / "figures/published", load_paper("stale_weights").results
+    shutil.rmtree(figures, ignore_errors=True)
+    (figures / "stale_weights").mkdir(parents=True)
+    names = [f"{name}.{end}" for name in results for end in ("pdf", "svg", "png", "csv", "md", "tex", "json")]
+    for name in [*names, *(f"{name}.html" for name in results), "index.html", "../index.html", "../stale_weights.pdf"]:
+        (figures / "stale_weights" / name).touch()
+    try:
+        assert planned(project, *ask) == {}
+        (figures / "stale_weights" / deleted).unlink()
+        drawn = "figure" if deleted.endswith("png") else "table"
+        remade = {"page": 1} if deleted.endswith("html") else {drawn: 1, "page": 1, "reports": 1}
+        assert planned(project, *ask) == remade | {"all": 1, "total": 1 + len(remade)}
+    finally:
+        shutil.rmtree(figures)
+
+
 def test_a_target_runs_for_real_and_then_only_what_changed(project: Path) -> None:
     target = "stale_weights_figure_5a"
     done = snakemake(project, target)
@@ -368,6 +388,15 @@ def test_something_else_in_the_place_of_a_runs_folder_is_refused(project: Path) 
         assert done.returncode and sentence in done.stderr and "Traceback" not in done.stderr
     finally:
         folder.unlink()
+
+
+def test_a_home_that_cannot_be_written_to_is_no_hindrance(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snakemake makes its cache, in ~/.cache, before it reads the Snakefile."""
+    monkeypatch.setenv("HOME", "/proc")  # where not even root can make a folder
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for words in (["--dry-run"], []):  # no log is published here: a table says so
+        done = snakemake(project, *words, "--config", "scale=published", "--", "stale_weights_table_6")
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")

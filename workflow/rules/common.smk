@@ -297,7 +297,10 @@ runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data sets that come with pipelag or are generated are not fetched.
 fetched = sorted({*manifest.names()} & {s.data_set for s in runs.values()})
 # A paper whose results are all optional has no page until one of them is made.
-shown = [name for name in config["papers"] if any(paper == name and asked_for(paper, result) for paper, result in plan)]
+asked = [(paper, result) for paper, result in plan if asked_for(paper, result)]
+shown = [name for name in config["papers"] if any(paper == name for paper, _ in asked)]
+drawings = [file for paper, result in asked for file in products(paper, result)]
+pages = [f"{scale.figures}/{page}.html" for page in ("index", *(f"{name}/index" for name in shown), *map("/".join, asked))]
 reports = [f"{scale.figures}/{name}.pdf" for name in shown]
 reports += [f"{scale.figures}/pipelag.pdf"] if len(shown) > 1 else []
 tables, figures = drawn_as(lambda kind: kind in TABLES), drawn_as(lambda kind: kind not in TABLES)

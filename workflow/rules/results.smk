@@ -56,7 +56,7 @@ rule figure:
 # The site and the typeset reports are made from the records at the same time; the site links to the reports' paths.
 rule reports:
     input:
-        [file for paper, result in plan if asked_for(paper, result) for file in products(paper, result)],
+        drawings,
     output:
         reports,
     params:
@@ -75,11 +75,9 @@ rule reports:
 
 rule page:
     input:
-        [file for paper, result in plan if asked_for(paper, result) for file in products(paper, result)],
+        drawings,
     output:
-        f"{scale.figures}/index.html",
-        [f"{scale.figures}/{paper}/index.html" for paper in shown],
-        [f"{scale.figures}/{paper}/{result}.html" for paper, result in plan if asked_for(paper, result)],
+        pages,
     params:
         scale=scale.name,
         published=config["published"],
@@ -111,7 +109,7 @@ for paper_name in config["papers"]:
             paper_name
         localrule: True
         input:
-            [f for p, r in plan if p == paper_name and asked_for(p, r) for f in products(p, r) + log_files(p, r)],
+            [file for p, r in asked if p == paper_name for file in products(p, r) + log_files(p, r)],
 
 
 for paper_name, result_name in plan:

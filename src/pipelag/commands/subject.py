@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ class Subject:
             model = self._whole()
 
         def make(samples: int) -> Profile:
-            with torch.device("meta"):
+            with torch.device("meta"), self._taking(samples):
                 return roofline(model, self.inputs(samples), device)
 
         return make
@@ -61,8 +62,22 @@ class Subject:
         from pipelag.timing.profile import profile
 
         precision.prepare(alone=True)
-        with torch.device(device):
+        with torch.device(device), self._taking(batch):
             return profile(self._whole(), self.inputs(batch), repeats=repeats)
+
+    @contextmanager
+    def _taking(self, samples: int) -> Iterator[None]:
+        """Refuse so many samples where a layer does, as batch normalisation over a single value does."""
+        try:
+            yield
+        except PipelagError:
+            raise
+        except ValueError as error:
+            number = f"{samples} sample{'s' if samples > 1 else ''}"
+            words = " ".join(str(error).split()).rstrip(".")
+            raise PipelagError(
+                f"model '{self.model.name}' cannot train on {number} at a time ({words}); give more with --batch"
+            ) from error
 
     def _whole(self) -> nn.Sequential:
         """The model, with the loss where its last layer is to compute it, on the device that is current."""

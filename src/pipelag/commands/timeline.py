@@ -111,7 +111,7 @@ def main(args: argparse.Namespace) -> int:
         raise PipelagError(
             "--until applies to figures, and a trace holds every action; leave it out, or draw a .pdf, .svg or .png"
         )
-    is_folder = os.path.isdir(folder)  # false of too long a name, too
+    is_folder = args.source != "" and os.path.isdir(folder)  # false of too long a name, too
     if not is_folder and (os.sep in args.source or os.path.exists(folder)):
         raise PipelagError(
             f"there is no folder '{args.source}'; give the folder of a run, or a schedule or a method by name"

@@ -114,9 +114,10 @@ def load_scale(name: str, published: str = USUAL, above: tuple[str, ...] = ()) -
     scale = read(Scale, CONFIG / "scales" / f"{name}.yaml")
     _check_named("scales", name, "name", scale.name)
     if name == "published":
-        folder = Path("results/published") / published
+        home = Path("results/published")
+        folder = home / published
         if not os.path.isfile(folder / "scale.yaml"):  # false of too long a name, too
-            known = [path.parent.name for path in folder.parent.glob("*/scale.yaml")]
+            known = [path.parent.name for path in home.glob("*/scale.yaml")]
             raise unknown("published device", published, known)
         of_device = read(Scale, folder / "scale.yaml")
         if of_device.folder:

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from pipelag import precision
 from pipelag.errors import PipelagError
-from pipelag.files import remove_half_written, write_whole
+from pipelag.files import dangling, remove_half_written, write_whole
 from pipelag.runs.spec import RunSpec
 
 PRODUCTS = ("model.pt", "trace.json")  # some runs leave these beside the log
@@ -56,7 +56,9 @@ class RunFolder:
                 f"the folder {path} holds the run {owner}, but this is run {spec.id}; choose another folder, or "
                 "remove that run"
             )
-        if self.over.exists():  # the run was stopped while it removed this folder
+        if self.over.is_symlink():
+            self.over.unlink()
+        elif self.over.exists():  # the run was stopped while it removed this folder
             shutil.rmtree(self.over, ignore_errors=True)
         remove_half_written(path)  # left by a run that was killed in `finish`
         self.partial.mkdir(parents=True, exist_ok=True)
@@ -194,15 +196,23 @@ def finished(path: Path, run: str) -> dict[str, Any] | None:
 def check_places(path: Path) -> None:
     """Refuse a run's folder in which a file or folder of the run would be something else, such as a named pipe.
 
-    Opening a pipe would block forever.
+    Opening a pipe would block forever. A `partial/` that is a link could not be removed when the run is done, as what
+    else lies in the folder that it names may not be the run's.
     """
     partial = path / "partial"
-    folders = [path, partial, partial / "checkpoints"]
+    if os.path.islink(partial):
+        raise PipelagError(
+            f"'{partial}' is a symbolic link, but a run removes it when it is done; put a folder there, or "
+            "make the run's whole folder a link"
+        )
+    folders = [path, partial, path / "partial-over", partial / "checkpoints"]
     growing = [*(partial / name for name in GROWING), *partial.glob("checkpoint*.pt")] if partial.is_dir() else []
     for place in [*folders, *(path / name for name in FILES), *growing]:
         try:
             mode = os.stat(place).st_mode
         except (FileNotFoundError, NotADirectoryError):
+            if place in folders and os.path.islink(place):
+                raise PipelagError(f"{dangling(place)}; make that folder, or remove the link") from None
             continue
         except OSError as error:
             raise PipelagError(f"'{place}' cannot be used by a run ({error.strerror}); remove it") from error

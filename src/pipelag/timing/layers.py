@@ -160,7 +160,7 @@ class Profile:
         layers: list[LayerTime] = []
         expect("the profile's file", path, (str, PathLike), "a path")
         # Not `splitlines`: a name may hold other line separators.
-        lines = read_text(Path(path), "a profile").removesuffix("\n").split("\n")
+        lines = read_text(Path(path), "a profile").rstrip().split("\n")
         for number, line in enumerate(lines if lines != [""] else [], start=1):
             where = f"'{path}' is not a profile that pipelag saved: line {number}"
             try:
