@@ -156,6 +156,22 @@ def test_state_restored_goes_on_bit_for_bit(device: str) -> None:
         assert torch.equal(expected, resumed)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_change_that_would_be_lost_is_refused(which: int) -> None:
+    """A parameter changed in place is refused, a matrix and a vector alike; one that was loaded is not."""
+    training = SimulatedTraining(convolutional(), [Phase(methods.get("pipedream"), 8, (2, 4))], sgd, loss_of, bf16=True)
+    for t in range(2):
+        training.step(*Noise()[t])
+    saved = copy.deepcopy(training.state_dict())
+    name, parameter = list(training.model.named_parameters())[which]
+    with torch.no_grad():
+        parameter.mul_(0.5)
+    with pytest.raises(PipelagError, match=f"the parameter '{name}' was changed by something other than the optimizer"):
+        training.step(*Noise()[2])
+    training.load_state_dict(saved)
+    training.step(*Noise()[2])
+
+
 class Apart(Noise):
     """Minibatches whose classes lie so far apart that sixty steps learn them, however a processor rounds."""
 

@@ -118,9 +118,19 @@ class SimulatedTraining:
         return self.pipeline.grouped.why if phase == self.phase else self.parted.get(phase)
 
     def step(self, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
-        """Train on the next minibatch; returns its loss, detached, on the device."""
+        """Train on the next minibatch; returns its loss, detached, on the device.
+
+        Raises:
+            PipelagError: the training is done, or in bfloat16 a parameter was changed in place.
+        """
         if self.done >= self.total:
             raise PipelagError(f"all {self.total} steps of this training are done; give it a longer phase")
+        if self.masters is not None and (changed := self.masters.changed()):
+            name = next(name for name, parameter in self.model.named_parameters() if parameter is changed[0])
+            raise PipelagError(
+                f"the parameter '{name}' was changed by something other than the optimizer, which would be lost: in "
+                "bfloat16 the model's parameters are copies of those that the optimizer steps on; change these"
+            )
         while self.done >= self.pipeline.start + self.phases[self.phase].steps:
             self._leave()
             self._enter(self.phase + 1)
@@ -171,4 +181,5 @@ class SimulatedTraining:
                 master.data.copy_(parameter.data)
             for master, saved in zip(self.masters.rounded, state["masters"], strict=True):
                 master.data.copy_(saved)
+            self.masters.note()
         self.pipeline.load_state_dict(state["pipeline"])

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import compress
-from operator import not_
+from operator import attrgetter, not_
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from pipelag.stage.weights import Divided, FlatParameters, Laid, load_whole, pub
 from pipelag.tensors import copy_each
 
 Masters = Mapping[nn.Parameter, nn.Parameter]
+CHANGES = attrgetter("_version")
 
 
 def computing(device: torch.device, bf16: bool) -> AbstractContextManager[Any]:
@@ -47,6 +48,16 @@ class Rounding(dict[nn.Parameter, nn.Parameter]):
     def __init__(self) -> None:
         super().__init__()
         self.hooks: list[Any] = []
+        self.seen: list[int] = []  # how often each parameter had been changed when `note` was called
+
+    def note(self) -> None:
+        """Take the parameters' values for those of their masters."""
+        self.seen = list(map(CHANGES, self))
+
+    def changed(self) -> list[nn.Parameter]:
+        """The parameters that somebody has changed in place since `note`; copying from the masters does not count."""
+        now = list(map(CHANGES, self))
+        return [] if now == self.seen else [p for p, a, b in zip(self, now, self.seen, strict=True) if a != b]
 
     @property
     def rounded(self) -> list[nn.Parameter]:
@@ -75,6 +86,7 @@ def masters_of(parameters: Iterable[nn.Parameter]) -> Rounding:
         masters[parameter] = master
         if parameter.requires_grad:
             masters.hooks.append(parameter.register_post_accumulate_grad_hook(partial(_give, master)))
+    masters.note()
     return masters
 
 
