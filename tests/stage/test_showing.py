@@ -23,7 +23,7 @@ from pipelag.stage import showing as showing_module
 from pipelag.stage import weights as weights_module
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
-from pipelag.stage.showing import Apart, ByReference, Copies, InPlace
+from pipelag.stage.showing import Aside, ByReference, Copies, InPlace
 from pipelag.stage.weights import FlatParameters
 from tests.stage.test_guard import IMAGE, KINDS, WORDS
 from tests.toy import Noise, adamw, convolutional, sgd, simulated
@@ -63,7 +63,7 @@ def test_every_method_is_the_same_bit_for_bit(method: str, parts: int, bf16: boo
     batches, ends = Noise(), []
     for copied in (True, False):
         training = training_of(method, parts, copied, bf16)
-        assert ways(training) == {Apart if bf16 else InPlace if copied else ByReference}
+        assert ways(training) == {Aside if bf16 else InPlace if copied else ByReference}
         losses = [training.step(*batches[t]) for t in range(STEPS)]
         ends.append([*losses, *tree_leaves(training.state_dict())])
     assert len(ends[0]) == len(ends[1])

@@ -25,7 +25,7 @@ from pipelag.methods.reads import Amounts, Correct, Predict
 from pipelag.schedules import Delays
 from pipelag.stage import together
 from pipelag.stage.optimized import OptimizedWeights
-from pipelag.stage.showing import Apart, ByReference, Copies, InPlace
+from pipelag.stage.showing import Aside, ByReference, Copies, InPlace
 from pipelag.stage.weights import FlatParameters
 
 Ring = list[Buffers]
@@ -92,7 +92,7 @@ class StageWeights(OptimizedWeights):
         self.seen: dict[float, Ring] = {amount: self._ring(back + 1) for amount in self._different("F")}
         self.alike_made = forward is not None and backward is not None and forward.does_as(backward)
         # What backwards read is made ahead of them, or else at the moment when it is shown.
-        by_reference = by_reference and not flat.apart
+        by_reference = by_reference and not flat.reads_copies
         ahead = (forward is not None and self.alike_made and forward.laborious) or not by_reference
         self.corrected: dict[float, Buffers] = self.ahead() if ahead else {}
         self.recomputed: dict[float, Ring] = {}  # for recomputation by segments, see correct_recomputation
@@ -100,7 +100,7 @@ class StageWeights(OptimizedWeights):
         self.begun = self.previous  # the weights before the present update
         self.saved = -1  # the last version that was copied into `plain`
         self.rested = False  # whether `rest` has been called since the last pass
-        self.showing = Apart(self) if flat.apart else ByReference(self) if by_reference else InPlace(self)
+        self.showing = Aside(self) if flat.reads_copies else ByReference(self) if by_reference else InPlace(self)
 
     @property
     def prediction(self) -> Reading | None:

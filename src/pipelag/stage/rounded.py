@@ -149,7 +149,7 @@ def take_in_full(module: nn.Module, state: Mapping[str, Any], masters: Masters |
 class RoundedParameters(FlatParameters):
     """A stage's masters in flat buffers; the model's parameters are copies of them, rounded where they are matrices."""
 
-    apart = True
+    reads_copies = True
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], masters: Masters, apart: Mapping[nn.Parameter, int] | None = None
@@ -169,17 +169,15 @@ class RoundedParameters(FlatParameters):
     def _divided(self, each: list[torch.Tensor]) -> Divided:
         return list(compress(each, self.rounds)), list(compress(each, map(not_, self.rounds)))
 
-    def copied(self, buffers: list[torch.Tensor]) -> tuple[Divided, Divided]:
-        """The parameters that passes read, and their masters' parts of these buffers.
+    def divided(self, buffers: list[torch.Tensor]) -> Divided:
+        """The parts of these buffers of which `shown` has copies: those that it rounds, and the others.
 
         Copying into the parameters' data does not raise the parameters' version counters.
         """
-        if isinstance(buffers, Laid) and buffers.divided is not None:
-            return self.shown, buffers.divided
         parts = self._divided(self.views(buffers))
         if isinstance(buffers, Laid):
             buffers.divided = parts
-        return self.shown, parts
+        return parts
 
 
 def flat_of(

@@ -33,7 +33,7 @@ class Copies:
     def __init__(self) -> None:
         self.to_keep: list[tuple[StageWeights, Buffers]] = []
         self.to_show: list[tuple[StageWeights, Buffers]] = []
-        self.to_publish: list[tuple[Apart, Content, Buffers]] = []
+        self.to_publish: list[tuple[Aside, Content, Buffers]] = []
 
     def __enter__(self) -> Copies:
         return self
@@ -49,7 +49,7 @@ class Copies:
         """Copy `what` into a stage's live buffers."""
         self.to_show.append((stage, what))
 
-    def publish(self, showing: Apart, content: Content, what: Buffers) -> None:
+    def publish(self, showing: Aside, content: Content, what: Buffers) -> None:
         """Copy `what` to the copies that a stage's passes read, which are this content's from then on."""
         self.to_publish.append((showing, content, what))
 
@@ -71,8 +71,8 @@ class Copies:
             showing.content = content
 
 
-class Apart:
-    """Copies what a pass reads to memory of its own, which the parameters hold (`FlatParameters.apart`).
+class Aside:
+    """Copies what a pass reads to memory of its own, which the parameters hold (`FlatParameters.shown`).
 
     The live buffers always hold the live version.
     """
@@ -89,7 +89,7 @@ class Apart:
             return
         source = self.weights.source(content)
         assert source is not None
-        self.content, self.buffers = UNKNOWN, source
+        self.content, self.buffers = UNKNOWN, source  # until the copies are made
         copies.publish(self, content, source)
 
     def restore(self, copies: Copies) -> None:
@@ -98,7 +98,7 @@ class Apart:
 
     def rest(self, copies: Copies) -> None:
         """Call before an update, after which the new version is published: no pass reads the parameters till then."""
-        if self.content != self.weights.alive:
+        if self.content != ("live", self.weights.version, 0.0):
             self.content, self.buffers = UNKNOWN, self.weights.live
 
     def check(self) -> None:
@@ -106,7 +106,7 @@ class Apart:
 
     def reset(self) -> None:
         """Call when the live version is new or was loaded, and is or will be published before a pass reads it."""
-        self.content, self.buffers = self.weights.alive, self.weights.live
+        self.content, self.buffers = ("live", self.weights.version, 0.0), self.weights.live
 
 
 class InPlace:

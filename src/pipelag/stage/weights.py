@@ -40,7 +40,8 @@ class FlatParameters:
             (`pipelag.stage.optimizers.apart`).
     """
 
-    apart = False  # True: passes read copies, apart from these buffers (`pipelag.stage.rounded`)
+    reads_copies = False  # True: passes read copies and not these buffers (`pipelag.stage.rounded`)
+    shown: Divided = ([], [])  # the copies that passes read
 
     def __init__(self, parameters: Iterable[nn.Parameter], apart: Mapping[nn.Parameter, int] | None = None) -> None:
         self.parameters = list(dict.fromkeys(parameters))
@@ -106,9 +107,9 @@ class FlatParameters:
         # The call that asks for the count is one use more.
         return all(torch._C._storage_Use_Count(each) == uses[each] + 1 for each in map(_memory, buffers))  # type: ignore[attr-defined]
 
-    def copied(self, buffers: list[torch.Tensor]) -> tuple[Divided, Divided]:
-        """(the copies that passes read, the parts of these buffers that they copy); see `pipelag.stage.rounded`."""
-        return ([], []), ([], [])
+    def divided(self, buffers: list[torch.Tensor]) -> Divided:
+        """The parts of these buffers of which `shown` has copies, in its order."""
+        return [], []
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -125,9 +126,9 @@ def publish(changed: Iterable[tuple[FlatParameters, list[torch.Tensor]]]) -> Non
     there: Divided = [], []
     what: Divided = [], []
     for flat, buffers in changed:
-        copies, parts = flat.copied(buffers)
+        parts = getattr(buffers, "divided", None) or flat.divided(buffers)
         for kind in (0, 1):
-            there[kind].extend(copies[kind])
+            there[kind].extend(flat.shown[kind])
             what[kind].extend(parts[kind])
     for places, values in zip(there, what, strict=True):
         if places:
