@@ -28,6 +28,7 @@ from pipelag.schedules import Delays
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.optimizers import OptimizerFactory
 from pipelag.stage.phase import Phase
+from pipelag.stage.rounded import Masters
 from pipelag.tensors import unchanged_modes
 from pipelag.typed import MOST_BATCH
 
@@ -281,11 +282,11 @@ def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
     """Around callbacks, which may compute with the model, in another mode and with gradients.
 
     Raises:
-        PipelagError: a callback has replaced a tensor that is trained.
+        PipelagError: a callback has replaced a tensor that is trained, or has changed a copy of one.
     """
     before = _places(training.model)
     try:
-        with unchanged_modes(training.model):
+        with unchanged_modes(training.model), _copies_kept(training):
             yield
     finally:
         training.forget_gradients()
@@ -297,6 +298,33 @@ def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
                 f"a callback has replaced the model's '{name}' by another tensor, which would not be trained; "
                 "change weights in place (copy_, load_state_dict), and move or cast only a copy of the model"
             )
+
+
+@contextmanager
+def _copies_kept(training: SimulatedTraining) -> Iterator[None]:
+    """Refuse changes of bfloat16's copies, also by a callback that ends the training (to go back to its best weights).
+
+    Other weights may be in the copies for a while. Changes through `data` are not seen.
+    """
+    masters: Masters = training.masters or {}
+    counts = {parameter: parameter._version for parameter in masters}
+    try:
+        yield
+    except Stop:
+        _check_copies(training.model, masters, counts)
+        raise
+    _check_copies(training.model, masters, counts)
+
+
+def _check_copies(model: nn.Module, masters: Masters, counts: Mapping[nn.Parameter, int]) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter in masters and parameter._version != counts[parameter]:
+            now, kept = parameter.detach(), masters[parameter].detach().to(parameter.dtype)
+            if not torch.equal(now, kept) and not torch.allclose(now, kept, rtol=0, atol=0, equal_nan=True):
+                raise PipelagError(
+                    f"a callback has changed the model's '{name}', which in bfloat16 is a copy of the weights that are "
+                    "trained, so the change would be lost; train in float32, or change weights after the training"
+                )
 
 
 def _simulated(

@@ -73,8 +73,11 @@ def masters_of(parameters: Iterable[nn.Parameter]) -> Rounding:
         rounds = parameter.dim() > 1 and parameter.dtype == torch.float32
         parameter.data = parameter.data.bfloat16() if rounds else parameter.data.clone()
         masters[parameter] = master
-        if parameter.requires_grad:
+        if parameter.is_floating_point() or parameter.is_complex():
+            trained = parameter.requires_grad
+            parameter.requires_grad_(True)  # a frozen one takes no hook, but may be thawed later
             masters.hooks.append(parameter.register_post_accumulate_grad_hook(partial(_give, master)))
+            parameter.requires_grad_(trained)
     return masters
 
 
