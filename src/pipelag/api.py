@@ -281,12 +281,16 @@ def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
     """Around callbacks, which may compute with the model, in another mode and with gradients.
 
     Raises:
-        PipelagError: a callback has replaced a tensor that is trained.
+        PipelagError: a callback has replaced a tensor that is trained, or has changed a copy of one.
     """
     before = _places(training.model)
     try:
         with unchanged_modes(training.model):
             yield
+        training.refuse_lost_changes()
+    except Stop:
+        training.refuse_lost_changes()  # such as a return to the best weights
+        raise
     finally:
         training.forget_gradients()
     after = _places(training.model)

@@ -334,3 +334,23 @@ def test_weights_may_be_changed_in_place_and_swapped_for_a_while() -> None:
         model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()})
 
     assert same(train(model, on_step=averaged), train())
+
+
+@pytest.mark.parametrize("name", ["0.0.weight", "0.0.bias"])
+@pytest.mark.parametrize("ends", [False, True])
+def test_in_bfloat16_a_change_of_weights_that_would_be_lost_is_refused(name: str, ends: bool) -> None:
+    """All parameters are copies of what is trained; that other weights are in them for a while does no harm."""
+    model = convolutional()
+
+    def changed(step: int, loss: float) -> None:
+        weight = model.get_parameter(name)
+        held = weight.detach().clone()
+        with torch.no_grad():
+            weight.add_(1)
+            if step < 3:
+                weight.copy_(held)
+        if step == 3 and ends:
+            raise pipelag.Stop
+
+    with pytest.raises(PipelagError, match=f"the parameter '{name}' was changed by something other"):
+        train(model, on_step=changed, precision="bf16")

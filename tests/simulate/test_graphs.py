@@ -759,19 +759,25 @@ def test_where_less_would_be_something_else_passes_are_recorded_whole(
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 4])
-def test_a_rounded_parameter_that_is_frozen_at_first_stays_so(at: int, emulated: Emulated) -> None:
-    """A bfloat16 parameter that is frozen when training is set up passes no gradient to its master later, either.
-
-    Replayed and eager steps agree on this, whenever the parameter is thawed.
-    """
+def test_in_bfloat16_a_parameter_that_is_frozen_at_first_may_be_thawed(at: int, emulated: Emulated) -> None:
+    """Its master gets gradients from then on. Replayed and eager steps agree on this, whenever it is thawed."""
 
     def trained(recorder: Emulated | None) -> SimulatedTraining:
         model, batches = model_of(), Noise()
-        frozen = next(model[3].parameters()).requires_grad_(False)
+        frozen = [*model[3].parameters(), *model[5].parameters()]
+        for parameter in frozen:
+            parameter.requires_grad_(False)
         training = begin(model, recorder=recorder, bf16=True)
+        assert training.masters is not None
+        masters = [training.masters[parameter] for parameter in frozen]
+        first = [master.detach().clone() for master in masters]
         for t in range(8):
-            frozen.requires_grad_(t >= at)
+            for parameter in frozen:
+                parameter.requires_grad_(t >= at)
             training.step(*batches[t])
+            moved = [not torch.equal(*pair) for pair in zip(masters, first, strict=True)]
+            assert all(moved) if t >= at else not any(moved)
+        assert all(parameter.grad is None for parameter in frozen)
         return training
 
     assert same(trained(None), trained(emulated))

@@ -400,3 +400,57 @@ def test_single_numbers_of_a_stage_are_the_optimizers_own() -> None:
         optimizer.zero_grad()
         trained.step(x, y)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), trained.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_momentum_that_is_turned_on_becomes_the_optimizers_state(foreach: bool) -> None:
+    flat, own = (training("pipedream", of(torch.optim.SGD, lr=0.05, foreach=foreach)) for _ in range(2))
+    never(own.pipeline.flat_step)
+    for t, (x, y) in enumerate(batches()):
+        for trained in (flat, own):
+            assert trained.optimizer is not None
+            for group in trained.optimizer.param_groups:
+                group["momentum"] = 0.9 if t >= 4 else 0.0
+            trained.step(x, y)
+    assert same(ended(flat), ended(own)) and all(lying(flat))
+    assert flat.optimizer is not None and all("momentum_buffer" in each for each in flat.optimizer.state.values())
+
+
+def test_an_epsilon_that_is_taken_away_is_noticed() -> None:
+    """Without one, the padding between parameters would become NaN."""
+    trained = training("pipedream", of(torch.optim.Adam, lr=0.01))
+    for t, (x, y) in enumerate(batches()):
+        assert trained.optimizer is not None
+        for group in trained.optimizer.param_groups:
+            group["eps"] = 1e-8 if t < 4 else 0.0
+        trained.step(x, y)
+        assert all(buffer.isfinite().all() for buffer in trained.pipeline.weights[0].live if t < 5)
+    assert not any(lying(trained))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_parameters_in_half_precision_are_stepped_as_in_plain_training(dtype: torch.dtype, device: str) -> None:
+    """A CPU's vector kernels round a product once, but in a tensor's last elements twice."""
+    make = of(torch.optim.SGD, lr=0.03, momentum=0.9, weight_decay=0.01)
+
+    def made() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 8)).to(device, dtype)
+
+    model, followed = made(), made()
+    trained = SimulatedTraining(
+        followed,
+        [Phase(methods.get("sequential"), STEPS)],
+        make,
+        lambda output, y: F.cross_entropy(output.float(), y),
+        device=torch.device(device),
+    )
+    optimizer = make(model.parameters())
+    for t in range(STEPS):
+        generator = torch.Generator().manual_seed(t)
+        x, y = torch.randn(8, 16, generator=generator).to(device, dtype), torch.arange(8).to(device)
+        F.cross_entropy(model(x).float(), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        trained.step(x, y)
+    assert same(list(followed.parameters()), list(model.parameters()))

@@ -183,18 +183,19 @@ def test_casts_of_weights_do_not_outlive_an_update() -> None:
 
 
 class Bounded(nn.Linear):
-    """A linear layer whose forward keeps its weights within bounds."""
+    """A linear layer whose forward keeps its weights, or its biases, within bounds."""
 
-    def __init__(self, way: str) -> None:
+    def __init__(self, way: str, name: str = "weight") -> None:
         super().__init__(16, 16)
-        self.way = way
+        self.way, self.name = way, name
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bounded = self.get_parameter(self.name)
         if self.way == "data":
-            self.weight.data.clamp_(-0.01, 0.01)
+            bounded.data.clamp_(-0.01, 0.01)
         else:
             with torch.no_grad():
-                self.weight.clamp_(-9, 9)  # the initial weights are within
+                bounded.clamp_(-9, 9)  # the initial weights are within
         return super().forward(x)
 
 
@@ -214,6 +215,15 @@ def test_where_there_is_one_version_a_forward_may_change_it(method: str) -> None
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), Bounded("data"), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
     model.append(nn.Linear(16, 4))
     train(model, method)
+
+
+@pytest.mark.parametrize("way", ["data", "no_grad"])
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_in_bfloat16_a_forward_may_not_change_weights_even_if_there_is_one_version(name: str, way: str) -> None:
+    """It would change the copy that passes read, which the next update overwrites."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), Bounded(way, name), nn.ReLU(), nn.Linear(16, 4))
+    with pytest.raises(PipelagError, match=f"^in bfloat16 .* the forward of stage 2 changes '0.{name}' in place"):
+        pipelag.train(model, Noise(), method="gpipe", cuts=(2,), steps=2, optimizer=sgd, precision="bf16")
 
 
 def begun(first: Phase, model: nn.Sequential, **how: Any) -> list[int]:

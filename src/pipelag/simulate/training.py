@@ -125,18 +125,28 @@ class SimulatedTraining:
         """
         if self.done >= self.total:
             raise PipelagError(f"all {self.total} steps of this training are done; give it a longer phase")
-        if self.masters is not None and (changed := self.masters.changed()):
-            name = next(name for name, parameter in self.model.named_parameters() if parameter is changed[0])
-            raise PipelagError(
-                f"the parameter '{name}' was changed by something other than the optimizer, which would be lost: in "
-                "bfloat16 the model's parameters are copies of those that the optimizer steps on; change these"
-            )
+        self.refuse_lost_changes()
         while self.done >= self.pipeline.start + self.phases[self.phase].steps:
             self._leave()
             self._enter(self.phase + 1)
         loss = self.pipeline.step(self.done, inputs, targets)
         self.done += 1
         return loss
+
+    def refuse_lost_changes(self) -> None:
+        """Call between two steps.
+
+        Raises:
+            PipelagError: in bfloat16 somebody has changed a parameter in place, which is a copy.
+        """
+        lost = self.masters.changed() if self.masters is not None else []
+        if lost:
+            name = next(name for name, parameter in self.model.named_parameters() if parameter is lost[0])
+            raise PipelagError(
+                f"the parameter '{name}' was changed by something other than the optimizer, which would be lost: in "
+                "bfloat16 the model's parameters are copies of those that the optimizer steps on; change these, train "
+                "in float32, or change weights after the training"
+            )
 
     def forget_gradients(self) -> None:
         """Clear all gradients, for callers who run a backward between two steps."""

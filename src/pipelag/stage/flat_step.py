@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 KINDS = (SGD, Adam, AdamW, NAdam, CaffeSGD)  # exactly these classes, since a subclass may do more
 PIECE = 1 << 16  # elements per piece, so that the few tensors of an update stay in a core's cache
 LARGE = 1 << 18  # mean elements per parameter from which a GPU's copies of gradients cost more than its calls
+HALF = (torch.bfloat16, torch.float16)  # a CPU rounds these differently in the last elements of a tensor
 State = dict[str, Any]
 GRADIENT = attrgetter("grad")
 
@@ -116,6 +117,11 @@ class FlatState:
             return None
         return copies if self.holds() else None
 
+    def fits(self) -> bool:
+        """Whether the groups' present settings allow a step over the pieces, and no step adds entries to the state."""
+        begins = [group.get("momentum") and not state for state, group in self.parts([])]
+        return not any(begins) and all(map(_plain, self.weights.groups))
+
     def parts(self, buffers: Sequence[Sequence[torch.Tensor]]) -> Iterator[tuple[Any, ...]]:
         """(state, group, piece of each of the buffers) for every piece; the buffers are laid out like the weights."""
         groups = [self.optimizer.param_groups[number] for number in self.group_numbers]
@@ -194,6 +200,9 @@ class FlatStep:
         laid = [weights.laid for weights in self.stages if weights.laid is not None]
         with self.watching():
             given = [(each, copies) for each in laid if (copies := each.given()) is not None]
+        if given and (self.joined is None or not self.joined.serves(self.optimizer, [each for each, _ in given])):
+            self.joined = None  # other settings, perhaps
+            given = [(each, copies) for each, copies in given if each.fits()]
         if given:
             copy_each(chain.from_iterable(copies for _, copies in given))
             self._over_pieces([each for each, _ in given])
@@ -217,8 +226,7 @@ class FlatStep:
         for each in taken:
             for parameter in each.weights.parameters:
                 parameter.grad = None
-        if self.joined is None or not self.joined.serves(self.optimizer, taken):
-            self.joined = Joined(self.flat, self.optimizer, taken)
+        self.joined = self.joined or Joined(self.flat, self.optimizer, taken)
         self.joined.step(self.optimizer)
         for each in taken:
             each.count()
@@ -243,6 +251,8 @@ def _small(weights: StageWeights) -> bool:
     """Whether a stage's parameters are so small that calls dominate the cost of updating them."""
     parameters, cpu = weights.parameters, all(p.device.type == "cpu" for p in weights.parameters)
     if len(parameters) < (2 if cpu else 1) or weights.optimizer is None:  # on a GPU, one may join other stages'
+        return False
+    if cpu and any(p.dtype in HALF for p in parameters):
         return False
     if not all(p.dim() for p in parameters):  # a scalar's state looks like a number that all parameters share
         return False

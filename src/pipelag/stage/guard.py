@@ -9,8 +9,8 @@ reads the forward's weights: every method would silently become weight stashing.
 * Layers under autocast, which casts weights, and layers that join, scale, normalise or adapt their weights before they
   use them. Methods that this would falsify are refused.
 
-Also refused is a forward that changes its weights in place if passes read several versions of them: the change would
-reach only one version, perhaps not the live one.
+Also refused is a forward that changes its weights in place if passes read several versions of them, or in bfloat16
+copies: the change would reach only one version, perhaps not the live one, or no version at all.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class Guard:
             }
 
         self.refused = Later(refused(to_come.copied, self.needed), refused(to_come.changed, several))
-        self.unseen = bool(self.refused.copied or self.refused.changed)
+        self.apart = trained and weights.flat.reads_copies  # passes read copies of the weights
+        self.unseen = bool(self.refused.copied or self.refused.changed) or self.apart
         self.before: list[tuple[str, nn.Parameter, int, torch.Tensor]] = []  # name, parameter, version counter, values
         self.copies: dict[int, set[int]] = {}  # place of a saved tensor -> the weights of which it is another form
         self.origins: Origins | None = None
@@ -188,7 +189,8 @@ class Guard:
     @contextmanager
     def following(self) -> Iterator[None]:
         """A context for a forward that is examined: `look` is called with the tensors that autograd saves."""
-        watched = [(name, p) for name, p in self.module.named_parameters() if id(p) in self.refused.changed]
+        named = self.module.named_parameters()
+        watched = [(name, p) for name, p in named if self.apart or id(p) in self.refused.changed]
         self.before = [(name, p, p._version, p.detach().clone()) for name, p in watched if p.requires_grad]
         self.origins = Origins(self.module) if self.refused.copied else None
         if self.origins is None:
@@ -226,6 +228,12 @@ class Guard:
         for changed, p, count, values in self.before:
             same = p.is_meta or torch.equal(p, values) or torch.allclose(p, values, rtol=0, atol=0, equal_nan=True)
             if not same or (p._version != count and id(p) not in laid_out_anew):
+                if id(p) not in self.refused.changed:
+                    raise PipelagError(
+                        f"in bfloat16 passes read copies of the weights, but the forward of stage {self.weights.stage} "
+                        f"changes '{changed}' in place, which would not change the weights themselves; change it in "
+                        "the optimizer's step, or train in float32"
+                    )
                 raise PipelagError(
                     f"method {self.refused.changed[id(p)]} keeps several versions of the weights, but the forward of "
                     f"stage {self.weights.stage} changes '{changed}' in place, which would change only one version; "

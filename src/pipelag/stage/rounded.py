@@ -55,9 +55,18 @@ class Rounding(dict[nn.Parameter, nn.Parameter]):
         self.seen = list(map(CHANGES, self))
 
     def changed(self) -> list[nn.Parameter]:
-        """The parameters that somebody has changed in place since `note`; copying from the masters does not count."""
+        """The parameters that are no copies of their masters any more because somebody has changed them in place.
+
+        Call it between two steps. Changes through `data` are not seen.
+        """
         now = list(map(CHANGES, self))
-        return [] if now == self.seen else [p for p, a, b in zip(self, now, self.seen, strict=True) if a != b]
+        if now == self.seen:
+            return []
+        touched = [parameter for parameter, a, b in zip(self, now, self.seen, strict=True) if a != b]
+        lost = [parameter for parameter in touched if not _copy_of(parameter, self[parameter])]
+        if not lost:  # other weights were there for a while
+            self.seen = now
+        return lost
 
     @property
     def rounded(self) -> list[nn.Parameter]:
@@ -73,6 +82,11 @@ class Rounding(dict[nn.Parameter, nn.Parameter]):
             parameter.data = master.data
 
 
+def _copy_of(parameter: nn.Parameter, master: nn.Parameter) -> bool:
+    now, kept = parameter.detach(), master.detach().to(parameter.dtype)
+    return torch.equal(now, kept) or torch.allclose(now, kept, rtol=0, atol=0, equal_nan=True)
+
+
 def masters_of(parameters: Iterable[nn.Parameter]) -> Rounding:
     """Give every parameter a master, and round the float32 matrices among the parameters to bfloat16.
 
@@ -84,8 +98,11 @@ def masters_of(parameters: Iterable[nn.Parameter]) -> Rounding:
         rounds = parameter.dim() > 1 and parameter.dtype == torch.float32
         parameter.data = parameter.data.bfloat16() if rounds else parameter.data.clone()
         masters[parameter] = master
-        if parameter.requires_grad:
+        if parameter.is_floating_point() or parameter.is_complex():
+            trained = parameter.requires_grad
+            parameter.requires_grad_(True)  # a frozen one takes no hook, but may be thawed later
             masters.hooks.append(parameter.register_post_accumulate_grad_hook(partial(_give, master)))
+            parameter.requires_grad_(trained)
     masters.note()
     return masters
 
