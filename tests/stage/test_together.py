@@ -101,7 +101,7 @@ def test_two_predictions_share_their_work_where_their_rule_is_one() -> None:
     assert carriers.ByRule(stage, prediction.adam).does_as(carriers.ByRule(stage, prediction.adam))
     assert not carriers.ByRule(stage, prediction.adam).does_as(carriers.ByRule(stage, prediction.moments))
     assert not carriers.ByRule(stage, prediction.adam).does_as(carriers.Along(stage))
-    own = training_of("xpipe", "sgd").pipeline.weights[2]
+    own = training_of("xpipe", "sgd").pipeline.weights[1]
     assert isinstance(own.readings["F"], carriers.ByOwnMoments) and own.alike_made
     assert not own.readings["F"].does_as(carriers.Along(own))
 
@@ -120,9 +120,9 @@ def test_moments_of_its_own_give_the_same_for_several_predictions_as_for_each(pa
     stage = training.pipeline.weights[0]
     reading, outs = stage.readings["F"], [(stage.like(), amount) for amount in (1.0, 2.5, 7.0)]
     reading.write_all(outs)
-    for at_once, amount in outs:
+    for together, amount in outs:
         reading.write(alone := stage.like(), amount)
-        assert all(map(torch.equal, at_once, alone)) and not any(map(torch.equal, at_once, stage.live))
+        assert all(map(torch.equal, together, alone)) and not any(map(torch.equal, together, stage.live))
 
 
 @pytest.mark.parametrize("method", ["spectrain", "pipeoptim", "xpipe", "pipemare", "lwp_w"])
