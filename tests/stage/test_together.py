@@ -11,7 +11,7 @@ from pipelag.simulate import pipeline as pipelines
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage import together
 from pipelag.stage.phase import Phase
-from tests.toy import Noise, convolutional, sgd
+from tests.toy import Noise, convolutional
 
 METHODS = ("spectrain", "pipeoptim", "xpipe", "pipemare", "lwp_w", "nesterov_async", "dc_asgd", "pipedream")
 OPTIMIZERS = {
@@ -101,28 +101,6 @@ def test_two_predictions_share_their_work_where_their_rule_is_one() -> None:
     assert carriers.ByRule(stage, prediction.adam).does_as(carriers.ByRule(stage, prediction.adam))
     assert not carriers.ByRule(stage, prediction.adam).does_as(carriers.ByRule(stage, prediction.moments))
     assert not carriers.ByRule(stage, prediction.adam).does_as(carriers.Along(stage))
-    own = training_of("xpipe", "sgd").pipeline.weights[1]
-    assert isinstance(own.readings["F"], carriers.ByOwnMoments) and own.alike_made
-    assert not own.readings["F"].does_as(carriers.Along(own))
-
-
-@pytest.mark.parametrize("parts", [1, 4])
-def test_moments_of_its_own_give_the_same_for_several_predictions_as_for_each(parts: int) -> None:
-    training = SimulatedTraining(
-        convolutional().train(),
-        [Phase(get("xpipe"), 6, (1, 2, 4), microbatches=parts)],
-        sgd,
-        nn.functional.cross_entropy,
-    )
-    batches = Noise()
-    for t in range(6):
-        training.step(*batches[t])
-    stage = training.pipeline.weights[0]
-    reading, outs = stage.readings["F"], [(stage.like(), amount) for amount in (1.0, 2.5, 7.0)]
-    reading.write_all(outs)
-    for together, amount in outs:
-        reading.write(alone := stage.like(), amount)
-        assert all(map(torch.equal, together, alone)) and not any(map(torch.equal, together, stage.live))
 
 
 @pytest.mark.parametrize("method", ["spectrain", "pipeoptim", "xpipe", "pipemare", "lwp_w"])

@@ -337,25 +337,14 @@ class ByOwnMoments(Reading):
 
     def write(self, out: Buffers, amount: float) -> None:
         """Predict by PipeOptim's equation 6, with its interchanged moments in their places (ambiguity D1)."""
-        self.write_all([(out, amount)])
-
-    def write_all(self, outs: Sequence[tuple[Buffers, float]]) -> None:
-        """See `Reading`. The root is computed once for all."""
-        stage, steps = self.stage, self.stage.steps
-        for out, _ in outs:
-            torch._foreach_copy_(out, stage.live)
-        if not steps:
-            return
-        bias = 1 - BETA2**steps
-        for at, group in enumerate(stage.groups):
-            first, second = as_real(self.first.buffers[at]), as_real(self.second.buffers[at])
-            root = (second / bias + EPSILON).sqrt_()
-            for out, amount in outs:
-                as_real(out[at]).addcdiv_(first, root, value=-amount * group["lr"] / (1 - BETA1**steps))
-
-    def does_as(self, other: Reading) -> bool:
-        """True if both keep these moments, which all readings of a stage have in common."""
-        return isinstance(other, ByOwnMoments)
+        torch._foreach_copy_(out, self.stage.live)
+        steps = self.stage.steps
+        if steps:
+            bias = 1 - BETA2**steps
+            moments = zip(map(as_real, self.first.buffers), map(as_real, self.second.buffers), strict=True)
+            for o, group, (first, second) in zip(map(as_real, out), self.stage.groups, moments, strict=True):
+                rate = -amount * group["lr"] / (1 - BETA1**steps)
+                o.addcdiv_(first, (second / bias + EPSILON).sqrt_(), value=rate)
 
 
 def prediction(direction: str, stage: StageWeights) -> Reading:
