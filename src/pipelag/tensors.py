@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
 
 from pipelag.errors import PipelagError, kind_of
+
+GRADIENT = attrgetter("grad")  # called through `map`, it takes no call of Python for each of many tensors
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

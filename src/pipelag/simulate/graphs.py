@@ -26,7 +26,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pipelag.simulate.attributes import Attributes
 from pipelag.simulate.recordable import (
-    GRADIENT,
     Results,
     alike,
     counted_together,
@@ -44,7 +43,7 @@ from pipelag.simulate.recordable import (
     why_eager,
 )
 from pipelag.stage.rounded import gradients_of
-from pipelag.tensors import copy_each, unchanged_buffers
+from pipelag.tensors import GRADIENT, copy_each, unchanged_buffers
 
 if TYPE_CHECKING:
     from pipelag.simulate.pipeline import SimulatedPipeline

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 Results = list[torch.Tensor | None]
 Generators = tuple[Any, list[torch.Tensor]]
 # Called through `map`, these take no call of Python for each of many tensors and modules
-GRADIENT, REQUIRES_GRAD = attrgetter("grad"), attrgetter("requires_grad")
-TRAINING, CHILDREN = attrgetter("training"), attrgetter("_modules")
+REQUIRES_GRAD, TRAINING, CHILDREN = attrgetter("requires_grad"), attrgetter("training"), attrgetter("_modules")
 
 
 def why_eager(pipeline: SimulatedPipeline, parts: nn.Module) -> str:

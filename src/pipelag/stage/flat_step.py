@@ -16,7 +16,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, groupby
-from operator import attrgetter, is_, itemgetter
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +26,7 @@ from torch.optim import optimizer as torch_optimizer
 from pipelag.stage.joined import Joined
 from pipelag.stage.optimizers import CaffeSGD
 from pipelag.stage.weights import Laid
-from pipelag.tensors import copy_each
+from pipelag.tensors import GRADIENT, copy_each
 
 if TYPE_CHECKING:
     from pipelag.stage.policy import StageWeights
@@ -36,7 +36,6 @@ PIECE = 1 << 16  # elements per piece, so that the few tensors of an update stay
 LARGE = 1 << 18  # mean elements per parameter from which a GPU's copies of gradients cost more than its calls
 HALF = (torch.bfloat16, torch.float16)  # a CPU rounds these differently in the last elements of a tensor
 State = dict[str, Any]
-GRADIENT = attrgetter("grad")
 
 
 class FlatState:

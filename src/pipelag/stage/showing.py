@@ -71,16 +71,34 @@ class Copies:
             showing.content = content
 
 
-class Aside:
-    """Copies what a pass reads to memory of its own, which the parameters hold (`FlatParameters.shown`).
-
-    The live buffers always hold the live version.
-    """
+class ByCopies:
+    """What the ways of showing that copy have in common."""
 
     ahead = False  # a forward may be shown without saying what its backward reads
 
     def __init__(self, weights: StageWeights) -> None:
         self.weights, self.content = weights, weights.alive
+
+    def show(self, content: Content, apart: bool, forward: bool, copies: Copies) -> None:
+        """Let the parameters hold a content, once the copies are made."""
+        raise NotImplementedError
+
+    def restore(self, copies: Copies) -> None:
+        """Let the parameters hold the live version, once the copies are made."""
+        self.show(self.weights.alive, False, False, copies)
+
+    def check(self) -> None:
+        """Does nothing: no version that is still needed is ever overwritten."""
+
+
+class Aside(ByCopies):
+    """Copies what a pass reads to memory of its own, which the parameters hold (`FlatParameters.shown`).
+
+    The live buffers always hold the live version.
+    """
+
+    def __init__(self, weights: StageWeights) -> None:
+        super().__init__(weights)
         self.buffers: Buffers = weights.live  # what the parameters are copies of
 
     def show(self, content: Content, apart: bool, forward: bool, copies: Copies) -> None:
@@ -92,33 +110,21 @@ class Aside:
         self.content, self.buffers = UNKNOWN, source  # until the copies are made
         copies.publish(self, content, source)
 
-    def restore(self, copies: Copies) -> None:
-        """Let the parameters hold the live version, once the copies are made."""
-        self.show(self.weights.alive, False, False, copies)
-
     def rest(self, copies: Copies) -> None:
         """Call before an update, after which the new version is published: no pass reads the parameters till then."""
-        if self.content != ("live", self.weights.version, 0.0):
+        if self.content != self.weights.alive:
             self.content, self.buffers = UNKNOWN, self.weights.live
-
-    def check(self) -> None:
-        """Does nothing: no version that is still needed is ever overwritten."""
 
     def reset(self) -> None:
         """Call when the live version is new or was loaded, and is or will be published before a pass reads it."""
-        self.content, self.buffers = ("live", self.weights.version, 0.0), self.weights.live
+        self.content, self.buffers = self.weights.alive, self.weights.live
 
 
-class InPlace:
+class InPlace(ByCopies):
     """Copies what a pass reads into the live buffers; the parameters are always views of these.
 
     For executors with several graphs alive at once (real workers, recomputation) or with fixed addresses (CUDA graphs).
     """
-
-    ahead = False  # a forward may be shown without saying what its backward reads
-
-    def __init__(self, weights: StageWeights) -> None:
-        self.weights, self.content = weights, weights.alive
 
     @property
     def buffers(self) -> Buffers:
@@ -130,7 +136,7 @@ class InPlace:
         weights, before = self.weights, self.content
         if content == before:
             return
-        self.content, alive = content, ("live", weights.version, 0.0)
+        self.content, alive = content, weights.alive
         if before == alive:
             weights.save(copies)
         if content != alive:
@@ -140,14 +146,9 @@ class InPlace:
         elif weights.saved == weights.version:  # otherwise a step failed before the live version was overwritten
             copies.show(weights, weights.plain[weights.version % len(weights.plain)])
 
-    def restore(self, copies: Copies) -> None:
-        """Let the parameters hold the live version, once the copies are made."""
-        self.show(self.weights.alive, False, False, copies)
-
-    rest = restore  # what is called before an update
-
-    def check(self) -> None:
-        """Does nothing: no version that is still needed is ever overwritten."""
+    def rest(self, copies: Copies) -> None:
+        """Call before an update."""
+        self.restore(copies)
 
     def reset(self) -> None:
         """Call when the live buffers hold the live version because it is new or was loaded."""
