@@ -24,7 +24,7 @@ from pipelag.simulate import graphs
 from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.recordable import Results, alike, counted_together, counting_once
 from pipelag.simulate.training import SimulatedTraining
-from pipelag.stage import flat_step
+from pipelag.stage import joined
 from pipelag.stage.phase import Phase
 from pipelag.tensors import copy_each, unchanged_buffers
 from tests.toy import Noise, convolutional, equal, sgd
@@ -491,7 +491,7 @@ def test_replayed_gradients_lie_where_the_update_reads_them(
         copies.append(len(both := list(pairs)))
         copy_each(both)
 
-    monkeypatch.setattr(flat_step, "copy_each", counted)
+    monkeypatch.setattr(joined, "copy_each", counted)
     training = begin(model_of(), "pipedream", recorder=emulated, bf16=bf16)
     advance(training, Noise())
     assert training.pipeline.graphs.why == "" and copies == [0] * 7  # the first step is the optimizer's own

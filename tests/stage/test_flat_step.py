@@ -30,12 +30,16 @@ def of(kind: type[torch.optim.Optimizer], **options: Any) -> Make:
 FLAT = {
     "sgd": of(torch.optim.SGD, lr=0.1),
     "momentum": of(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3),
-    "nesterov": of(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True),
+    "nesterov": of(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True),
+    "dampened": of(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.3),
     "adam": of(torch.optim.Adam, lr=0.01),
+    "adam with L2": of(torch.optim.Adam, lr=0.01, weight_decay=0.01),
+    "maximized": of(torch.optim.AdamW, lr=0.01, maximize=True),
     "amsgrad": of(torch.optim.Adam, lr=0.01, amsgrad=True, weight_decay=0.01),
     "adamw": of(torch.optim.AdamW, lr=0.01),
     "nadam": of(torch.optim.NAdam, lr=0.01),
     "caffe": of(CaffeSGD, lr=0.05, momentum=0.9, weight_decay=1e-3),
+    "caffe, nesterov": of(CaffeSGD, lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True),
 }
 OWN = {
     "lars": of(LARS, lr=0.1),
@@ -340,7 +344,6 @@ def test_rates_of_their_own_take_few_calls(name: str, device: str, monkeypatch: 
 
     It does when rates change, too. What depends on no rate takes one call for all stages.
     """
-    options: dict[str, Any] = {"foreach": True} | ({"weight_decay": 0.01} if name == "adam with L2" else {})
     rates: list[int] = []
 
     def noted(sets: Any) -> None:
@@ -354,8 +357,7 @@ def test_rates_of_their_own_take_few_calls(name: str, device: str, monkeypatch: 
         phases = [Phase(methods.get("pipemare", annealing=5), STEPS, (1, 3), {2: 0.02})]
 
         def make(parameters: Any) -> torch.optim.Optimizer:
-            kind = FLAT[name.partition(" ")[0]]
-            return with_options(kind(parameters), **options)
+            return with_options(FLAT[name](parameters), foreach=True)
 
         trained = SimulatedTraining(network().to(device), phases, make, F.cross_entropy, device=torch.device(device))
         if not flat:

@@ -7,7 +7,7 @@ update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,10 +30,11 @@ Term = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, float]  # place, w
 FEW = 1 << 18  # elements up to which a GPU spends longer on launching a sum than on computing it
 
 
-def add_all(terms: Sequence[Term]) -> None:
+def add_all(terms: Iterable[Term]) -> None:
     """Compute place = weights + factor * direction for every term.
 
-    On a GPU, the small terms of all stages are computed together, in a few launches.
+    On a GPU, the small terms of all stages are computed together, in a few launches. Other terms are computed one by
+    one, each before the next is asked for, so that only one of these directions takes memory.
     """
     together: list[Term] = []
     for term in terms:
@@ -192,7 +193,7 @@ class Reading:
         for out, amount in outs:
             self.write(out, amount)
 
-    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
+    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> Iterable[Term]:
         """Do what `write_all` does, but leave to the caller the sums that `add_all` can make, and return these.
 
         The caller gives `add_all` the terms of all stages at once. A reading that is no such sum writes here and
@@ -214,7 +215,7 @@ class Reading:
 class Sum(Reading):
     """A reading that consists of its `terms` alone."""
 
-    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
+    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> Iterable[Term]:
         """See `Reading`."""
         raise NotImplementedError
 
@@ -260,13 +261,13 @@ class ByRule(Sum):
         self.rule = rule
         self.laborious = rule not in AT_HAND
 
-    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> list[Term]:
+    def terms(self, outs: Sequence[tuple[Buffers, float]]) -> Iterator[Term]:
         """Repeat the step s times. The step is computed once for all s, which with Adam is most of the work.
 
         Raises:
             PipelagError: the optimizer has stepped, but the rule finds no step for any parameter.
         """
-        stage, optimizer, any_step, terms = self.stage, self.stage.optimizer, False, list[Term]()
+        stage, optimizer, any_step = self.stage, self.stage.optimizer, False
         assert optimizer is not None
         amounts = [amount for _, amount in outs]
         buffers = [stage.live, *[out for out, _ in outs]]
@@ -275,14 +276,13 @@ class ByRule(Sum):
             any_step |= step is not None
             for place, amount in zip(places, amounts, strict=True):
                 direction, factor = (None, 0.0) if step is None else (step.direction, -amount * step.factor)
-                terms.append((place, live, direction, factor))
+                yield place, live, direction, factor
         if stage.steps and not any_step and any(optimizer.state.get(parameter) for parameter in stage.parameters):
             raise PipelagError(
                 f"the prediction rule of {type(optimizer).__name__} finds no step in the optimizer's state after "
                 f"{stage.steps} updates, so nothing would be predicted; give the optimizer the momentum that the "
                 "rule reads, or change the rule to read the state that the optimizer keeps"
             )
-        return terms
 
     def does_as(self, other: Reading) -> bool:
         """True if both follow the same rule."""

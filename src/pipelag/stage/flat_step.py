@@ -13,8 +13,9 @@ some parameter has no gradient, and for one step after somebody has replaced the
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import chain, groupby
 from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from torch.optim import optimizer as torch_optimizer
 from pipelag.stage.joined import Joined
 from pipelag.stage.optimizers import CaffeSGD
 from pipelag.stage.weights import Laid
-from pipelag.tensors import GRADIENT, copy_each
+from pipelag.tensors import GRADIENT
 
 if TYPE_CHECKING:
     from pipelag.stage.policy import StageWeights
@@ -52,13 +53,10 @@ class FlatState:
     def __init__(self, weights: StageWeights) -> None:
         assert weights.optimizer is not None
         self.weights, self.optimizer, flat = weights, weights.optimizer, weights.flat
-        self.gradients = weights.gathered
         self.pieces: list[torch.Tensor] = [torch.nn.Parameter(piece) for piece in _pieces(weights.live)]
-        for piece, gradient in zip(self.pieces, _pieces(self.gradients), strict=True):
-            piece.grad = gradient
-        lies_in = [number for number, buffer in enumerate(weights.live) for _ in _pieces([buffer])]
-        places = zip(lies_in, self.pieces, strict=True)
-        self.group_numbers = [weights.group_numbers[number] for number in lies_in]
+        self.lies_in = [number for number, buffer in enumerate(weights.live) for _ in _pieces([buffer])]  # buffers
+        places = zip(self.lies_in, self.pieces, strict=True)
+        self.group_numbers = [weights.group_numbers[number] for number in self.lies_in]
         self.by_buffer = [(number, [piece for _, piece in some]) for number, some in groupby(places, itemgetter(0))]
         self.states: list[State] = [{} for _ in self.pieces]
         self.counts: dict[str, torch.Tensor] = {}  # [parameters]: a number that all have in common, such as the step
@@ -87,6 +85,7 @@ class FlatState:
             for state, view in zip(states, views, strict=True):
                 state[key] = view
         self.entries = [(p, list(state.items())) for p, state in zip(weights.parameters, states, strict=True)]
+        self.placed = False  # whether replayed passes have left the present gradients in their `places`
         self.watched = False  # True: `FlatStep.watching` has checked the state, and nobody else changes it meanwhile
 
     def holds(self) -> bool:
@@ -102,19 +101,21 @@ class FlatState:
                     return False
         return True
 
-    def given(self) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
-        """Copies that bring the gradients to the pieces, as (place, gradient); None if no step over these is possible.
-
-        There is nothing to copy if replayed passes have left the gradients in their places (`FlatStep.places`).
-        """
-        gradients, places = list(map(GRADIENT, self.weights.parameters)), self.weights.flat.views(self.gradients)
-        if all(map(is_, gradients, places)):
-            copies = []
-        elif all(gradient is not None and gradient.layout is torch.strided for gradient in gradients):
-            copies = list(zip(places, gradients, strict=True))
-        else:
+    def given(self) -> list[torch.Tensor] | None:
+        """The parameters' gradients; None if no step over the pieces is possible."""
+        gradients = list(map(GRADIENT, self.weights.parameters))
+        self.placed = "gathered" in vars(self.weights) and all(map(is_, gradients, self.places))
+        if not self.placed and not all(g is not None and g.layout is torch.strided for g in gradients):
             return None
-        return copies if self.holds() else None
+        return gradients if self.holds() else None
+
+    @cached_property
+    def places(self) -> list[torch.Tensor]:
+        """Per parameter, where its gradient has to lie so that its piece has it (as in `FlatStep.places`)."""
+        buffers = self.weights.gathered
+        for piece, gradient in zip(self.pieces, _pieces(buffers), strict=True):
+            piece.grad = gradient
+        return self.weights.flat.views(buffers)
 
     def fits(self) -> bool:
         """Whether the groups' present settings allow a step over the pieces, and no step adds entries to the state."""
@@ -198,15 +199,13 @@ class FlatStep:
             return True
         laid = [weights.laid for weights in self.stages if weights.laid is not None]
         with self.watching():
-            given = [(each, copies) for each in laid if (copies := each.given()) is not None]
-        if given and (self.joined is None or not self.joined.serves(self.optimizer, [each for each, _ in given])):
+            given = {each: gradients for each in laid if (gradients := each.given()) is not None}
+        if given and (self.joined is None or not self.joined.serves(self.optimizer, list(given))):
             self.joined = None  # other settings, perhaps
-            given = [(each, copies) for each, copies in given if each.fits()]
+            given = {each: gradients for each, gradients in given.items() if each.fits()}
         if given:
-            copy_each(chain.from_iterable(copies for _, copies in given))
-            self._over_pieces([each for each, _ in given])
-        stepped = {each for each, _ in given}  # their gradients are gone
-        rest = [weights for weights in self.stages if weights.laid not in stepped]
+            self._over_pieces(given)
+        rest = [weights for weights in self.stages if weights.laid not in given]  # these still have their gradients
         left = [weights for weights in rest if any(p.grad is not None for p in weights.parameters)]
         if not left and sum(len(set(each.group_numbers)) for each in self.stages) == len(self.optimizer.param_groups):
             return False
@@ -219,15 +218,15 @@ class FlatStep:
                 self.seen = None  # the stage's state is in new pieces
         return True
 
-    def _over_pieces(self, taken: Sequence[FlatState]) -> None:
-        """Step over the pieces of these stages, which have their gradients."""
+    def _over_pieces(self, given: Mapping[FlatState, Sequence[torch.Tensor]]) -> None:
+        """Step over the pieces of stages, of which these gradients are given; they are taken from the parameters."""
         assert self.optimizer is not None and self.flat is not None
-        for each in taken:
+        for each in given:
             for parameter in each.weights.parameters:
                 parameter.grad = None
-        self.joined = self.joined or Joined(self.flat, self.optimizer, taken)
-        self.joined.step(self.optimizer)
-        for each in taken:
+        self.joined = self.joined or Joined(self.flat, self.optimizer, list(given))
+        self.joined.step(self.optimizer, list(given.values()))
+        for each in given:
             each.count()
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.optim import Optimizer
 
-from pipelag.stage import by_foreach
+from pipelag.stage import by_foreach, by_piece
+from pipelag.tensors import copy_each
 
 if TYPE_CHECKING:
     from pipelag.stage.flat_step import FlatState
@@ -49,6 +52,7 @@ class Joined:
         pairs = [pair for stage in stages for pair in zip(stage.pieces, stage.states, strict=True)]
         over_pieces.state = defaultdict(dict, pairs)
         self.sets = by_foreach.sets_of(over_pieces) if self.settled else []
+        self.pieces = by_piece.pieces_of(over_pieces, self.stages) if self.settled else []
         self.seen, self.alike = self._settings_of(optimizer)
 
     def serves(self, optimizer: Optimizer, stages: Sequence[FlatState]) -> bool:
@@ -65,10 +69,15 @@ class Joined:
         alike = [(type(rate), first.setdefault(rate, at)) for at, rate in enumerate([group["lr"] for group in groups])]
         return [value for group in groups for key, value in group.items() if key != "lr"], alike
 
-    def step(self, optimizer: Optimizer) -> None:
-        """One update at the optimizer's present rates; the pieces have their gradients."""
+    def step(self, optimizer: Optimizer, gradients: Sequence[Sequence[torch.Tensor]]) -> None:
+        """One update at the optimizer's present rates, given the gradients of each stage's parameters."""
         for group, number in zip(self.over_pieces.param_groups, self.leaders, strict=True):
             group["lr"] = optimizer.param_groups[number]["lr"]
+        elsewhere = [pair for pair in zip(self.stages, gradients, strict=True) if not pair[0].placed]
+        if self.pieces and elsewhere:
+            by_piece.step(self.pieces, gradients)
+            return
+        copy_each(chain.from_iterable(zip(stage.places, given, strict=True) for stage, given in elsewhere))
         if self.sets:
             by_foreach.step(self.sets)
         else:

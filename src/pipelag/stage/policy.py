@@ -8,7 +8,7 @@ on the stage's state at that version, so executors that agree on versions agree 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import isfinite
 from numbers import Real
@@ -154,7 +154,7 @@ class StageWeights(OptimizedWeights):
         """Compute what passes read at the live version; the coming update's rate must be set."""
         together.prepare([self])
 
-    def made(self) -> list[Term]:
+    def made(self) -> Iterator[Term]:
         """Compute what passes read at the live version, except for the sums that `add_all` can make: return these.
 
         The caller makes them together with those of other stages.
@@ -164,8 +164,9 @@ class StageWeights(OptimizedWeights):
         backward += [(ring[self.version % len(ring)], amount) for amount, ring in self.recomputed.items()]
         if forward and backward and self.alike_made:
             forward, backward = forward + backward, []
-        terms = self.readings["F"].terms(forward) if forward else []
-        return terms + (self.readings["B"].terms(backward) if backward else [])
+        for kind, outs in (("F", forward), ("B", backward)):
+            if outs:
+                yield from self.readings[kind].terms(outs)
 
     def _content(self, kind: str, version: int, j: int) -> Content:
         kind = "F" if kind == "B" and self.stashed else kind
