@@ -8,8 +8,9 @@ on the stage's state at that version, so executors that agree on versions agree 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import isfinite
 from numbers import Real
 from typing import Any, TypeVar
@@ -154,7 +155,7 @@ class StageWeights(OptimizedWeights):
         """Compute what passes read at the live version; the coming update's rate must be set."""
         together.prepare([self])
 
-    def made(self) -> Iterator[Term]:
+    def made(self) -> Iterable[Term]:
         """Compute what passes read at the live version, except for the sums that `add_all` can make: return these.
 
         The caller makes them together with those of other stages.
@@ -164,9 +165,8 @@ class StageWeights(OptimizedWeights):
         backward += [(ring[self.version % len(ring)], amount) for amount, ring in self.recomputed.items()]
         if forward and backward and self.alike_made:
             forward, backward = forward + backward, []
-        for kind, outs in (("F", forward), ("B", backward)):
-            if outs:
-                yield from self.readings[kind].terms(outs)
+        first = self.readings["F"].terms(forward) if forward else []
+        return chain(first, self.readings["B"].terms(backward)) if backward else first
 
     def _content(self, kind: str, version: int, j: int) -> Content:
         kind = "F" if kind == "B" and self.stashed else kind

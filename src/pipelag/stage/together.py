@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +19,7 @@ SMALL = 1 << 20  # elements of the stages whose steps are held in memory at once
 @torch.no_grad()
 def prepare(stages: Sequence[StageWeights]) -> None:
     """Compute what passes read at the live versions; the coming update's rates must be set."""
-    add_all(term for stage in stages if stage.readings and not stage.prepared for term in stage.made())
+    add_all(chain.from_iterable(stage.made() for stage in stages if stage.readings and not stage.prepared))
     for stage in stages:
         stage.prepared = True
 
