@@ -51,6 +51,21 @@ def test_any_order_of_asking_gives_the_same(augment: bool | str) -> None:
         assert torch.equal(backwards.inputs(t), expected[t][0])
 
 
+@pytest.mark.parametrize("augment", [False, True, "crop"])
+@pytest.mark.parametrize("count", [50, 20, 8])
+def test_minibatches_made_together_are_those_made_alone(augment: bool | str, count: int) -> None:
+    """In any order, over the ends of epochs, and whatever a layer has done to those given before."""
+    alone, together = (Batches(make(count, 3), 8, 3, augment, channels_last=True) for _ in range(2))
+    together.together = 5
+    for t in (*range(12), 3, 21, 2, 4):
+        inputs, targets = together[t]
+        assert torch.equal(inputs, alone.inputs(t)) and torch.equal(targets, alone.targets(t))
+        assert inputs.is_contiguous(memory_format=torch.channels_last)
+        assert inputs.untyped_storage().nbytes() == 4 * inputs.numel()
+        inputs.zero_()
+    assert together.several.cache_info().hits == 10
+
+
 def test_inputs_belong_to_their_targets() -> None:
     dataset = make()
     batches = Batches(dataset, 8, 0)
@@ -201,6 +216,7 @@ def test_a_gpu_sees_the_same_minibatches() -> None:
 
 def test_minibatches_made_ahead_are_the_same(device: str) -> None:
     batches, other = (Batches(make(), 8, 0, augment=True, device=device) for _ in range(2))
+    assert other.together == (8 if device == "cuda" else 1)
     ahead = Ahead(other, 7, torch.device(device))
     for t in (0, 1, 2, 4, 5, 6):  # one is left out
         inputs, targets = ahead.take(t)

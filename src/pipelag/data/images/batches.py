@@ -7,7 +7,8 @@ state is never touched. Random numbers are drawn on the CPU, so that every devic
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import torch
 from torch.nn import functional as F
@@ -21,6 +22,8 @@ from pipelag.tensors import sent
 
 PADDING = 4  # pixels on each side for the random crop (He et al., 2016, section 4.2)
 _ORDER, _AUGMENTATION = 1, 2  # two streams of random numbers
+MOST = 8  # minibatches that are made together
+ROOM = 16 << 20  # bytes that their inputs may take
 
 
 class _Images:
@@ -81,24 +84,40 @@ class Batches(_Images, Shuffled):
         Shuffled.__init__(self, dataset.name, len(dataset.train_labels), batch, seed, _ORDER, place)
         _Images.__init__(self, dataset, dataset.train_images, place, channels_last, standardise)
         self.labels, self.augment = dataset.train_labels.to(place), augment
+        size = 4 * batch * self.images[0].numel()
+        # A GPU would wait for Python to launch the small kernels of one minibatch. A CPU would leave its caches.
+        self.together = max(1, min(MOST, ROOM // size)) if place.type == "cuda" else 1
+        self.several = lru_cache(maxsize=1)(self._several)
 
     def inputs(self, t: int) -> torch.Tensor:
         """float32 (batch, C, H, W)."""
-        images = self.images.index_select(0, self.indices(t))
+        if self.together == 1:
+            return self._made([t])
+        first = t - t % self.together
+        # What one stream makes, another must not read. A copy is given, since a layer may change its input in place.
+        return self.several(first, _stream(self.device))[t - first].clone()
+
+    def _several(self, first: int, stream: int) -> Sequence[torch.Tensor]:
+        """The inputs of `together` minibatches."""
+        return self._made(range(first, first + self.together)).split(self.batch)
+
+    def _made(self, numbers: Sequence[int]) -> torch.Tensor:
+        """The inputs of the minibatches of these numbers, one after another."""
+        places = [self.indices(t) for t in numbers]
+        images = self.images.index_select(0, torch.cat(places) if len(places) > 1 else places[0])
         if self.augment == "crop":
-            return self.normalised(self._enlarged(images, t))
-        return self.normalised(self._augmented(images, t) if self.augment else images)
+            return self.normalised(self._enlarged(images, numbers))
+        return self.normalised(self._augmented(images, numbers) if self.augment else images)
 
     def targets(self, t: int) -> torch.Tensor:
         """int64 (batch,)."""
         return self.labels.index_select(0, self.indices(t))
 
-    def _augmented(self, images: torch.Tensor, t: int) -> torch.Tensor:
+    def _augmented(self, images: torch.Tensor, numbers: Sequence[int]) -> torch.Tensor:
         """Crop and flip with one gather, whose index is each pixel's place in its padded image."""
         count, channels, height, width = images.shape
-        generator = torch.Generator().manual_seed(mix(self.seed, _AUGMENTATION, t))
-        top, left = torch.randint(0, 2 * PADDING + 1, (2, count, 1), generator=generator)
-        flip = torch.randint(0, 2, (count, 1), generator=generator, dtype=torch.bool)
+        drawn = [self._crops(t) for t in numbers]
+        (top, left), flip = torch.cat([corner for corner, _ in drawn], 1), torch.cat([flip for _, flip in drawn])
         rows = top + torch.arange(height)
         columns = left + torch.where(flip, torch.arange(width).flip(0), torch.arange(width))
         rows, columns = sent(rows, self.device), sent(columns, self.device)
@@ -106,10 +125,17 @@ class Batches(_Images, Shuffled):
         padded = F.pad(images, (PADDING,) * 4).flatten(2)
         return padded.gather(2, source.expand(-1, channels, -1)).view(images.shape)
 
-    def _enlarged(self, images: torch.Tensor, t: int) -> torch.Tensor:
+    def _crops(self, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(int64 (2, batch, 1): the crops' tops and lefts, bool (batch, 1): whether to flip) in minibatch `t`."""
+        generator = torch.Generator().manual_seed(mix(self.seed, _AUGMENTATION, t))
+        corner = torch.randint(0, 2 * PADDING + 1, (2, self.batch, 1), generator=generator)
+        return corner, torch.randint(0, 2, (self.batch, 1), generator=generator, dtype=torch.bool)
+
+    def _enlarged(self, images: torch.Tensor, numbers: Sequence[int]) -> torch.Tensor:
         """Random parts of the images, enlarged bilinearly to the images' size: float32, from 0 to 255."""
-        count, _, height, width = images.shape
-        draws = (random.Random(mix(self.seed, _AUGMENTATION, t, place)) for place in range(count))
+        _, _, height, width = images.shape
+        places = ((t, place) for t in numbers for place in range(self.batch))
+        draws = (random.Random(mix(self.seed, _AUGMENTATION, t, place)) for t, place in places)
         parts = [random_box(draw)(width, height) for draw in draws]
         boxes = torch.tensor([box for box, _ in parts], dtype=torch.float32)
         flip = torch.tensor([flipped for _, flipped in parts])
@@ -118,6 +144,11 @@ class Batches(_Images, Shuffled):
         columns = torch.where(flip.unsqueeze(1), columns.flip(1), columns)
         grid = torch.stack((columns.unsqueeze(1).expand(-1, height, -1), rows.unsqueeze(2).expand(-1, -1, width)), -1)
         return F.grid_sample(images.float(), sent(grid, self.device), align_corners=False)
+
+
+def _stream(device: torch.device) -> int:
+    """The identity of the stream on which the device's operations are launched now."""
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
 
 
 def _places(first: torch.Tensor, last: torch.Tensor, size: int) -> torch.Tensor:
