@@ -49,6 +49,8 @@ ABOUT = {
         "CPU time of a step of the simulated executor over that of a plain PyTorch training step on the same model and "
         "minibatch. `minibatch 64 in 8`: 64 samples in 8 microbatches."
     ),
+    "calls of any function to make a minibatch": "Calls of functions for each minibatch, as a GPU would get it.",
+    "operations of torch to make a minibatch": "Operations of torch for each minibatch, with views and random draws.",
     "calls of any function": (
         "Calls of functions in a simulated step whose passes a GPU would replay as CUDA graphs; counted without a GPU."
     ),

@@ -132,9 +132,13 @@ def test_what_python_does_in_a_replayed_step_is_counted(
     monkeypatch.setattr(sys, "argv", ["host_calls", "--steps", "3"])
     host_calls.main()
     counted = [json.loads(line) for line in Path(os.environ[VARIABLE]).read_text().splitlines()][len(rows) :]
+    together, counted = counted[-4:], counted[:-4]
     by_method = {row["case"]: row["median"] for row in counted if "of torch" in row["what"] and "SGD" in row["what"]}
     assert set(by_method) == {host_calls.ALONE, *host_calls.METHODS}
     assert len(counted) == 2 * len(host_calls.OPTIMIZERS) * len(by_method)
+    assert 0 < 2 * together[3]["median"] < together[1]["median"], (
+        "operations for a minibatch, made with others or alone"
+    )
     assert host_calls.calls("spectrain", "SGD", 3)[1] == by_method["spectrain"] > by_method[host_calls.ALONE] > 0
     assert host_calls.graphs.recorder_of(torch.device("cpu")) is None
 
