@@ -16,6 +16,7 @@ from pipelag.errors import PipelagError, Stop
 if TYPE_CHECKING:
     __version__: str
     from pipelag import methods
+    from pipelag.allocator import keep_freed_memory
     from pipelag.api import TrainedRun, train
     from pipelag.methods import Method, register
     from pipelag.models.linearise import linearise
@@ -36,6 +37,7 @@ _HOMES = {
     "Method": "pipelag.methods",
     "register": "pipelag.methods",
     "linearise": "pipelag.models.linearise",
+    "keep_freed_memory": "pipelag.allocator",
     "Schedule": "pipelag.schedules",
     "check": "pipelag.schedules",
     "delays": "pipelag.schedules",
@@ -55,7 +57,7 @@ _ROOMS = ("data", "distributed", "methods", "models", "partitioner", "runs", "sc
 
 __all__ = [
     "Cluster", "Method", "Phase", "PipelagError", "Plan", "Profile", "Schedule", "StageCost", "Stop", "Timing",
-    "Topology", "TrainedRun", "balanced_cuts", "check", "delays", "linearise", "methods", "partition", "profile",
+    "Topology", "TrainedRun", "balanced_cuts", "check", "delays", "keep_freed_memory", "linearise", "methods", "partition", "profile",
     "register", "schedule", "time", "train", "uniform", "__version__",
 ]  # fmt: skip
 
