@@ -57,8 +57,8 @@ _ROOMS = ("data", "distributed", "methods", "models", "partitioner", "runs", "sc
 
 __all__ = [
     "Cluster", "Method", "Phase", "PipelagError", "Plan", "Profile", "Schedule", "StageCost", "Stop", "Timing",
-    "Topology", "TrainedRun", "balanced_cuts", "check", "delays", "keep_freed_memory", "linearise", "methods", "partition", "profile",
-    "register", "schedule", "time", "train", "uniform", "__version__",
+    "Topology", "TrainedRun", "balanced_cuts", "check", "delays", "keep_freed_memory", "linearise", "methods",
+    "partition", "profile", "register", "schedule", "time", "train", "uniform", "__version__",
 ]  # fmt: skip
 
 
