@@ -210,8 +210,10 @@ def test_a_name_too_long_for_a_file_is_an_unknown_name(capsys: Captured) -> None
 
 
 def test_an_unknown_data_sheet_is_named_before_missing_data(capsys: Captured) -> None:
-    text = printed(capsys, "profile", "lenet5", "--sheet", "v200", "--out", "x.jsonl", code=2)
-    assert "unknown device 'v200' with a data sheet; did you mean 'v100'?" in text
+    """A device that is spelt alike is another device; one that begins so is meant."""
+    for name, end in [("h100", "did you mean 'h100_bf16'?"), ("v200", "it should be 1080ti, a100_bf16, h100_bf16, ")]:
+        text = printed(capsys, "profile", "lenet5", "--sheet", name, "--out", "x.jsonl", code=2)
+        assert f"unknown device '{name}' with a data sheet; {end}" in text
 
 
 def test_what_plugins_register_is_listed_and_described(tmp_path: Path) -> None:
