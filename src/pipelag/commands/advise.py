@@ -19,7 +19,7 @@ from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, load_scale, papers
 from pipelag.experiments.names import models
 from pipelag.experiments.schema import USUAL
-from pipelag.files import write_whole, yaml_of
+from pipelag.files import check_writable, write_whole, yaml_of
 from pipelag.partitioner.advice import best, choices
 from pipelag.partitioner.arms import Ground
 from pipelag.partitioner.cluster import Cluster
@@ -28,6 +28,7 @@ from pipelag.results.evidence import Evidence, gathered
 from pipelag.runs.optimizers import OptimizerSpec, factory
 from pipelag.runs.spec import DataSpec
 from pipelag.timing.by_batch import Profiles
+from pipelag.timing.sheets import DEVICES, data_sheet
 from pipelag.typed import MOST_BATCH, MOST_STEPS, mistake
 
 RATES = {"sgd": {"lr": 0.1, "momentum": 0.9}}  # where no rate is given; others, such as Adam, have 0.001
@@ -51,7 +52,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=whole(1, MOST_BATCH),
         help="samples with which a profile's file was measured (default: --batch)",
     )
-    parser.add_argument("--sheet", default="v100", help="device whose data sheet gives a model's times (default: v100)")
+    parser.add_argument(
+        "--sheet",
+        default="v100",
+        help=f"device whose data sheet gives a model's times: {', '.join(DEVICES)} (default: v100)",
+    )
     parser.add_argument("--options", help="the model's options as YAML or JSON: '{width: 0.5}'")
     parser.add_argument("--data", help="the model's data set, for its inputs and for --config")
     parser.add_argument(
@@ -136,6 +141,8 @@ def check(args: argparse.Namespace) -> None:
             check_model(args.model, {}, models())
     elif args.model is not None:
         raise PipelagError(f"--model applies to a profile's file, and '{args.profile}' is a model; leave it out")
+    check_writable(args.plot)
+    check_writable(args.config)
 
 
 def is_file(text: str) -> bool:
@@ -190,8 +197,6 @@ def ground_of(
     optimizer: OptimizerSpec,
 ) -> Ground:
     """What all methods share. Copying weights is free, as in `pipelag partition`."""
-    from pipelag.timing.sheets import data_sheet
-
     sheet = data_sheet(args.sheet)
     gpu_memory = sheet.memory if network is not None else float("inf")
     memory = args.memory or (cluster.memory if cluster.memory < float("inf") else gpu_memory)

@@ -9,7 +9,7 @@ from pipelag.data import DATASETS, USERS_OWN
 from pipelag.data.files import manifest
 from pipelag.data.files.fetch import Release, data_folder, fetch
 from pipelag.errors import PipelagError
-from pipelag.files import write_whole
+from pipelag.files import check_writable, write_whole
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +39,7 @@ def main(args: argparse.Namespace) -> int:
         raise PipelagError(
             f"'{args.name}' has no files to fetch: it is generated, or read by its plugin, when a run needs it"
         )
+    check_writable(args.stamp)  # a download may take hours
     text = describe(fetch(args.name, args.to, args.mirror))
     print(text, end="")
     if args.stamp is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelag.commands.arguments import number, whole
 from pipelag.errors import PipelagError, shortened
-from pipelag.files import write_whole
+from pipelag.files import check_writable, write_whole
 from pipelag.partitioner.cluster import SYNC, Cluster
 from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch, memory_of, predict, timed_period
 from pipelag.partitioner.published import chain, read_graph
@@ -51,6 +51,7 @@ def main(args: argparse.Namespace) -> int:
     """Read the profile and the cluster, search the plan, and print it."""
     if args.out is not None and args.out.suffix not in (".json", *DRAWN):
         raise PipelagError(f"'{args.out}' cannot be a plan; its name must end in .json, .pdf, .svg or .png")
+    check_writable(args.out)
     profile, notes = read_profile(args.profile)
     profile = profile.scaled(args.scale)
     cluster = Cluster.load(args.cluster, args.workers)

@@ -8,8 +8,10 @@ from pathlib import Path
 from pipelag.commands.arguments import whole
 from pipelag.commands.subject import Subject, options_of, subject
 from pipelag.errors import PipelagError
+from pipelag.files import check_writable
 from pipelag.runs.spec import DataSpec
 from pipelag.timing.layers import Profile
+from pipelag.timing.sheets import DEVICES, data_sheet
 from pipelag.typed import MOST_BATCH, MOST_WORKERS
 
 
@@ -20,7 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--options", help="the model's options as YAML or JSON: '{width: 0.5}'")
     parser.add_argument("--data", help="take this data set's inputs (default: those of the papers' plans)")
     parser.add_argument("--batch", type=whole(1, MOST_BATCH), help="samples per minibatch (default: as in the papers)")
-    parser.add_argument("--sheet", help="estimate from this device's data sheet, such as v100, instead of measuring")
+    parser.add_argument(
+        "--sheet", help=f"estimate from a device's data sheet instead of measuring: {', '.join(DEVICES)}"
+    )
     parser.add_argument("--device", default="auto", help="where to measure: auto, cpu, cuda or cuda:N (default: auto)")
     parser.add_argument(
         "--repeats", type=whole(1, 10_000), default=10, help="timing rounds; the median counts (default: 10)"
@@ -33,9 +37,8 @@ def main(args: argparse.Namespace) -> int:
     if args.out.suffix != ".jsonl":
         raise PipelagError(f"'{args.out}' cannot be a profile; its name must end in .jsonl")
     if args.sheet:
-        from pipelag.timing.sheets import data_sheet
-
         data_sheet(args.sheet)
+    check_writable(args.out)
     data = DataSpec(name=args.data) if args.data else None
     asked = subject(args.model, options_of(args.options, "--options"), data)
     batch = args.batch or asked.batch

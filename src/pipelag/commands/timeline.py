@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipelag.commands.arguments import number, whole, wholes
 from pipelag.errors import PipelagError
-from pipelag.files import json_of, read_text, read_yaml, written
+from pipelag.files import check_writable, json_of, read_text, read_yaml, written
 from pipelag.typed import MOST_STEPS, MOST_WORKERS, checked
 
 MOST_TRACE = 256 * 2**20  # bytes
@@ -116,6 +116,7 @@ def main(args: argparse.Namespace) -> int:
         raise PipelagError(
             f"there is no folder '{args.source}'; give the folder of a run, or a schedule or a method by name"
         )
+    check_writable(args.out)
     if is_folder:
         unasked = argparse.ArgumentParser()
         configure(unasked)
