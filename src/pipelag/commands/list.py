@@ -20,6 +20,10 @@ LONG = ("train", "speed", "profile")  # the kinds of run that take more than sec
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = (
+        "A run is done, to do, shared (it is that of a line above), left out (by the scale), or its log is not read "
+        "(it is damaged)."
+    )
     parser.add_argument("paper", nargs="?", help="a paper (default: all of config/config.yaml)")
     parser.add_argument("result", nargs="?", help="one of its results (default: all)")
     add_scale(parser)
