@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipelag.catalogue import check_model
-from pipelag.commands.arguments import number, whole
+from pipelag.commands.arguments import location, number, whole
 from pipelag.commands.partition import DRAWN, read_profile
 from pipelag.commands.run import read_spec
 from pipelag.commands.subject import Subject, options_of, subject
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "profile", help="a profile saved by pipelag (.jsonl), PipeDream's graph.txt, or the name of a registered model"
     )
     parser.add_argument(
-        "--cluster", type=Path, required=True, help="the cluster as YAML: levels of {workers, bandwidth, latency}"
+        "--cluster", type=location, required=True, help="the cluster as YAML: levels of {workers, bandwidth, latency}"
     )
     parser.add_argument(
         "--batch", type=whole(1, MOST_BATCH), help="samples per minibatch (default for a model: as in the papers)"
@@ -95,8 +95,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
     )
     parser.add_argument("--format", choices=FORMATS, default="md", help="format of the printed table (default: md)")
-    parser.add_argument("--plot", type=Path, help="draw throughput against memory to this .svg, .pdf or .png file")
-    parser.add_argument("--config", type=Path, help="write a run's config with the advised method to this .yaml file")
+    parser.add_argument("--plot", type=location, help="draw throughput against memory to this .svg, .pdf or .png file")
+    parser.add_argument(
+        "--config", type=location, help="write a run's config with the advised method to this .yaml file"
+    )
     parser.add_argument("--model", help="the registered model of a profile's file, for --config")
     parser.add_argument("--steps", type=whole(1, MOST_STEPS), help=f"steps of the run in --config (default: {STEPS:,})")
 
@@ -163,7 +165,7 @@ def optimizer_of(text: str) -> OptimizerSpec:
 
 def asked_of(args: argparse.Namespace) -> tuple[Subject | None, str | None, list[str]]:
     """The model, if the profile is given by one; its name, if known; and notes for the table."""
-    data = DataSpec(name=args.data) if args.data else None
+    data = DataSpec(name=args.data) if args.data is not None else None
     if is_file(args.profile):
         return None, args.model, []
     notes = [f"Times are from the data sheet of {args.sheet}: every operator is as fast as the device allows."]

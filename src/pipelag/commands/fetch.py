@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from pipelag.commands.arguments import location
 from pipelag.data import DATASETS, USERS_OWN
 from pipelag.data.files import manifest
 from pipelag.data.files.fetch import Release, data_folder, fetch
@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="one of: " + ", ".join(manifest.names()))
     home = data_folder()
     parser.add_argument(
-        "--to", metavar="DIR", type=Path, default=home, help="download to DIR/NAME (default: %(default)s)"
+        "--to", metavar="DIR", type=location, default=home, help="download to DIR/NAME (default: %(default)s)"
     )
     parser.add_argument(
         "--mirror",
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a mirror to look in before those of PIPELAG_MIRROR",
     )
     parser.add_argument(
-        "--stamp", metavar="FILE", type=Path, help="also write what is printed to FILE; the workflow uses it"
+        "--stamp", metavar="FILE", type=location, help="also write what is printed to FILE; the workflow uses it"
     )
 
 

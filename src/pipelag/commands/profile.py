@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from pipelag.commands.arguments import whole
+from pipelag.commands.arguments import location, whole
 from pipelag.commands.subject import Subject, options_of, subject
 from pipelag.errors import PipelagError
 from pipelag.files import check_writable
@@ -18,7 +17,7 @@ from pipelag.typed import MOST_BATCH, MOST_WORKERS
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", help="a registered model (`pipelag models`)")
-    parser.add_argument("--out", type=Path, required=True, help="the file to write (.jsonl, one layer per line)")
+    parser.add_argument("--out", type=location, required=True, help="the file to write (.jsonl, one layer per line)")
     parser.add_argument("--options", help="the model's options as YAML or JSON: '{width: 0.5}'")
     parser.add_argument("--data", help="take this data set's inputs (default: those of the papers' plans)")
     parser.add_argument("--batch", type=whole(1, MOST_BATCH), help="samples per minibatch (default: as in the papers)")
@@ -36,18 +35,21 @@ def main(args: argparse.Namespace) -> int:
     """Profile the model, save the profile, and print a summary."""
     if args.out.suffix != ".jsonl":
         raise PipelagError(f"'{args.out}' cannot be a profile; its name must end in .jsonl")
-    if args.sheet:
+    if args.sheet is not None:
         data_sheet(args.sheet)
+        for name, usual in (("device", "auto"), ("repeats", 10), ("threads", None)):
+            if getattr(args, name) != usual:
+                raise PipelagError(f"--{name} applies to measuring, and a data sheet is not measured; leave it out")
     check_writable(args.out)
-    data = DataSpec(name=args.data) if args.data else None
+    data = DataSpec(name=args.data) if args.data is not None else None
     asked = subject(args.model, options_of(args.options, "--options"), data)
     batch = args.batch or asked.batch
     if batch is None:
         raise PipelagError("the samples per minibatch are not known; give them with --batch, such as --batch 64")
-    profile = asked.by_sheet(args.sheet)(batch) if args.sheet else measured(asked, args, batch)
+    profile = asked.by_sheet(args.sheet)(batch) if args.sheet is not None else measured(asked, args, batch)
     profile.save(args.out)
     total = sum(layer.total_ms for layer in profile.layers)
-    how = f"from the data sheet of {args.sheet}" if args.sheet else "measured here"
+    how = f"from the data sheet of {args.sheet}" if args.sheet is not None else "measured here"
     print(f"{args.out}: {len(profile.layers)} layers, {total:.2f} ms for a minibatch of {batch}, {how}")
     return 0
 
