@@ -244,6 +244,7 @@ def test_what_a_profile_would_ignore_or_break_over_is_refused(
         "advise lenet5 --cluster=",
         "fetch mnist --to=",
         "fetch mnist --stamp=",
+        "fetch mnist --mirror=",
         "run --config= --out x",
         "run --spec {} --out=",
     ],
@@ -268,6 +269,11 @@ def test_a_folder_of_a_run_that_cannot_be_read_is_one_sentence(
     monkeypatch.setattr(Path, "exists", locked)
     words = ("timeline", str(tmp_path / "run"), "--out", str(tmp_path / "x.svg"))
     assert "trace.json'" in printed(capsys, *words, code=2)
+
+
+def test_an_empty_paper_or_result_is_not_all_of_them(capsys: Captured) -> None:
+    assert "unknown paper ''" in printed(capsys, "list", "", code=2)
+    assert "unknown result '' of stale_weights" in printed(capsys, "list", "stale_weights", "", code=2)
 
 
 def test_a_drawing_counts_replicas_that_have_nothing_to_do(tmp_path: Path, capsys: Captured) -> None:

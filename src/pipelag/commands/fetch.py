@@ -22,6 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mirror",
         metavar="DIR",
+        type=location,
         action="append",
         default=[],
         help="a mirror to look in before those of PIPELAG_MIRROR",

@@ -62,11 +62,11 @@ def main(args: argparse.Namespace) -> int:
 
 def _asked(args: argparse.Namespace, scale: Scale) -> Iterator[tuple[str, str, Arm]]:
     """All (paper, result, run) of the papers asked for, in the order of the config."""
-    for name in [args.paper] if args.paper else asked_for():
+    for name in [args.paper] if args.paper is not None else asked_for():
         paper = load_paper(name)
-        if args.result:
+        if args.result is not None:
             result_of(paper, args.result)
-        for result in [args.result] if args.result else paper.results:
+        for result in [args.result] if args.result is not None else paper.results:
             yield from ((name, result, arm) for arm in arms(paper, result, scale))
 
 
