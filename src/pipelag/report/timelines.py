@@ -121,7 +121,7 @@ def _fill(axes: Any, outlines: Sequence[Outline], colours: Sequence[str], edges:
     """Fill outlines with colours, each with a white edge so many points wide; one of these holds for all."""
     from matplotlib.collections import PolyCollection
 
-    style = {"edgecolors": "white" if any(edges) else "none", "joinstyle": "miter", "capstyle": "butt"}
+    style: Any = {"edgecolors": "white" if any(edges) else "none", "joinstyle": "miter", "capstyle": "butt"}
     boxes = PolyCollection(outlines, facecolors=colours, linewidths=edges, **style)
     axes.add_collection(boxes, autolim=False)
 
