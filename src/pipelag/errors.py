@@ -27,6 +27,8 @@ LISTS = {  # the commands that list more of them
 }
 # The kinds of things that users can register: an unknown name may be a plugin's that was not loaded, not just a typo.
 ENTERED = {*LISTS, "data set", "optimizer", "rate schedule", "loss", "metric", "kind of a run"}
+# Kinds whose names differ in a digit: one that is spelt alike is another thing, and no likely slip.
+ALIKE = {"device with a data sheet"}
 
 
 @contextmanager
@@ -48,6 +50,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PipelagError:
     unknown model 'resnet2O'; did you mean 'resnet20'?
     >>> print(unknown("model", "VGG16", ["resnet20", "vgg16"]))
     unknown model 'VGG16'; did you mean 'vgg16'?
+    >>> print(unknown("method", "spike", ["sequential", "spike_compensation"]))
+    unknown method 'spike'; did you mean 'spike_compensation'?
+    >>> print(unknown("device with a data sheet", "v200", ["a100_bf16", "v100"]))
+    unknown device 'v200' with a data sheet; it should be a100_bf16 or v100
     >>> print(unknown("option of model 'vgg16'", "colour", ["width", "classes"]))
     unknown option 'colour' of model 'vgg16'; it should be classes or width
     >>> print(unknown("method", "xyz", map(str, range(45))))
@@ -57,15 +63,21 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PipelagError:
     """
     names = sorted(set(known))
     lists = LISTS.get(kind, "") if len(names) > MANY else ""
-    more = ", and docs/extending.md says how to add one" if kind in ENTERED and not _near(name, names) else ""
-    return PipelagError(f"unknown {named(kind, shortened(name))}{nearest(name, names, 'it should be', lists)}{more}")
+    least = 1.0 if kind in ALIKE else 0.5
+    more = ", and docs/extending.md says how to add one" if kind in ENTERED and not _near(name, names, least) else ""
+    end = nearest(name, names, "it should be", lists, least)
+    return PipelagError(f"unknown {named(kind, shortened(name))}{end}{more}")
 
 
-def _near(name: str, names: list[str]) -> list[str]:
-    """The nearest of the names, upper case or lower, as a list of one, or an empty list if none is near."""
-    by_lower = {each.lower(): each for each in names}
-    close = difflib.get_close_matches(name[:200].lower(), by_lower, n=1, cutoff=0.5)
-    return [by_lower[each] for each in close]
+def _near(name: str, names: list[str], least: float) -> list[str]:
+    """The nearest of the names, upper case or lower, as a list of one, or an empty list if none is near.
+
+    A name that begins with what was given is nearer than any that is spelt alike. least: how alike, 1 being equal.
+    """
+    by_lower, given = {each.lower(): each for each in names}, name[:200].lower()
+    begun = sorted((each for each in by_lower if len(given) > 2 and each.startswith(given)), key=len)
+    close = begun or difflib.get_close_matches(given, by_lower, n=1, cutoff=least)
+    return [by_lower[each] for each in close[:1]]
 
 
 def named(kind: str, name: str) -> str:
@@ -78,10 +90,13 @@ def named(kind: str, name: str) -> str:
     return f"{split['what']} '{name}' {split['of']}" if split else f"{kind} '{name}'"
 
 
-def nearest(name: str, known: Iterable[str], all_of_them: str, instead: str = "") -> str:
-    """The end of a refusal: "; did you mean ...?"; if no name is near, `instead` or all names after `all_of_them`."""
+def nearest(name: str, known: Iterable[str], all_of_them: str, instead: str = "", least: float = 0.5) -> str:
+    """The end of a refusal: "; did you mean ...?"; if no name is near, `instead` or all names after `all_of_them`.
+
+    least: how alike a near name must be, 1 being equal.
+    """
     names = sorted(set(known))
-    if near := _near(name, names):
+    if near := _near(name, names, least):
         return f"; did you mean '{near[0]}'?"
     if instead:
         return f"; {instead}"

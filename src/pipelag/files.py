@@ -259,6 +259,29 @@ def write_whole(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
 
 
+def check_writable(path: Path | None) -> None:
+    """Refuse a path that `written` would refuse, before the work that it is for; leaves nothing behind. None: no path.
+
+    Raises:
+        PipelagError: as `written`.
+    """
+    if path is None:
+        return
+    made = [each for each in Path(os.path.realpath(path)).parents if not os.path.lexists(each)]
+    with suppress(_Tried):
+        try:
+            with written(path):
+                raise _Tried
+        finally:
+            with suppress(OSError):  # somebody else uses it by now
+                for each in made:
+                    each.rmdir()
+
+
+class _Tried(Exception):
+    """Ends an attempt to write before anything is replaced."""
+
+
 def folder_for(path: Path) -> Path:
     """The folder, which is made if it is missing; raises `PipelagError` if it cannot be made or written to."""
     try:

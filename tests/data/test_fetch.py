@@ -193,3 +193,14 @@ def test_the_real_mirror(real_mirror: str) -> None:
     for name in ("mnist", "cifar10"):
         release = fetch(name)
         assert release.paths and all(path.is_relative_to(release.origin) for path in release.paths)
+
+
+def test_a_stamp_that_cannot_be_written_is_refused_before_the_download(
+    tmp_path: Path, official: Manifest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pipelag.commands.fetch.fetch", lambda *given: pytest.fail("it was fetched"))
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path, tmp_path / "file/stamp.txt", Path("/proc/no/stamp.txt")):
+        assert main(["fetch", "mnist", "--stamp", str(place)]) == 2
+        assert f"'{place}' " in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

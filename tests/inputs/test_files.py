@@ -15,7 +15,18 @@ import pytest
 
 from pipelag.data.files.download import locked
 from pipelag.errors import PipelagError
-from pipelag.files import DEEPEST, alone, json_of, plain, read_text, read_yaml, write_whole, written, yaml_of
+from pipelag.files import (
+    DEEPEST,
+    alone,
+    check_writable,
+    json_of,
+    plain,
+    read_text,
+    read_yaml,
+    write_whole,
+    written,
+    yaml_of,
+)
 
 NINES = "&a [1,1,1,1,1,1,1,1,1]"
 MANY = "\n".join(
@@ -202,3 +213,13 @@ def test_a_disk_that_keeps_no_locks_is_said_and_nothing_is_left(
     refused = pytest.raises(PipelagError, match="to read complete data sets from this one, name it in PIPELAG_MIRROR")
     with refused, locked(tmp_path / "b/file", "waiting"):
         pass
+
+
+def test_a_place_is_tried_and_nothing_is_left_there(tmp_path: Path) -> None:
+    write_whole(tmp_path / "old.txt", "mine")
+    for right in (None, tmp_path / "old.txt", tmp_path / "new/folder/x.txt"):
+        check_writable(right)
+    for wrong in (tmp_path, tmp_path / "old.txt/x", Path("/dev/null"), tmp_path / ("x" * 300)):
+        with pytest.raises(PipelagError, match="a file to write to|cannot be written"):
+            check_writable(wrong)
+    assert [path.name for path in tmp_path.iterdir()] == ["old.txt"] and (tmp_path / "old.txt").read_text() == "mine"

@@ -210,8 +210,76 @@ def test_a_name_too_long_for_a_file_is_an_unknown_name(capsys: Captured) -> None
 
 
 def test_an_unknown_data_sheet_is_named_before_missing_data(capsys: Captured) -> None:
-    text = printed(capsys, "profile", "lenet5", "--sheet", "v200", "--out", "x.jsonl", code=2)
-    assert "unknown device 'v200' with a data sheet; did you mean 'v100'?" in text
+    """A device that is spelt alike is another device; one that begins so is meant."""
+    for name, end in [("h100", "did you mean 'h100_bf16'?"), ("v200", "it should be 1080ti, a100_bf16, h100_bf16, ")]:
+        text = printed(capsys, "profile", "lenet5", "--sheet", name, "--out", "x.jsonl", code=2)
+        assert f"unknown device '{name}' with a data sheet; {end}" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("profile lenet5 --out x.jsonl --sheet= --batch 2", "unknown device '' with a data sheet; it should be"),
+        ("profile lenet5 --out x.jsonl --data= --batch 2", "unknown data set ''"),
+        ("profile lenet5 --out x.jsonl --data mnist --options= --batch 2", "--options should be a mapping"),
+        ("profile lenet5 --out x.jsonl --sheet v100 --device cpu", "--device applies to measuring"),
+        ("profile lenet5 --out x.jsonl --sheet v100 --repeats 3", "--repeats applies to measuring"),
+        ("profile lenet5 --out x.jsonl --sheet v100 --data cifar10 --batch 2", "'lenet5' cannot take these inputs"),
+    ],
+)
+def test_what_a_profile_would_ignore_or_break_over_is_refused(
+    words: str, sentence: str, capsys: Captured, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "x.jsonl")
+    refusal = printed(capsys, *(out if word == "x.jsonl" else word for word in words.split()), code=2)
+    assert sentence in refusal and refusal.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "timeline 1f1b --out=",
+        "profile lenet5 --out=",
+        "partition x.jsonl --cluster=",
+        "advise lenet5 --cluster=",
+        "fetch mnist --to=",
+        "fetch mnist --stamp=",
+        "fetch mnist --mirror=",
+        "run --config= --out x",
+        "run --spec {} --out=",
+    ],
+)
+def test_an_empty_path_is_not_the_working_directory(words: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words.split())
+    assert "it is empty; give a path" in capsys.readouterr().err
+
+
+def test_a_folder_of_a_run_that_cannot_be_read_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    exists = Path.exists
+
+    def locked(path: Path) -> bool:
+        if path.parent == tmp_path / "run":
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path)
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(Path, "exists", locked)
+    words = ("timeline", str(tmp_path / "run"), "--out", str(tmp_path / "x.svg"))
+    assert "trace.json'" in printed(capsys, *words, code=2)
+
+
+def test_an_empty_paper_or_result_is_not_all_of_them(capsys: Captured) -> None:
+    assert "unknown paper ''" in printed(capsys, "list", "", code=2)
+    assert "unknown result '' of stale_weights" in printed(capsys, "list", "stale_weights", "", code=2)
+
+
+def test_a_drawing_counts_replicas_that_have_nothing_to_do(tmp_path: Path, capsys: Captured) -> None:
+    words = ("timeline", "1f1b_rr", "--minibatches", "2", "--replicas", "3,4", "--out", str(tmp_path / "x.svg"))
+    assert "8 actions on 7 workers\n" in printed(capsys, *words)
+    assert len(printed(capsys, *words, "--depth", "1000")) < 500  # why no method can use it, in short
 
 
 def test_what_plugins_register_is_listed_and_described(tmp_path: Path) -> None:

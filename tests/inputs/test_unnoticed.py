@@ -88,7 +88,7 @@ def test_an_empty_folder_is_not_the_working_directory(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as end:
         main(["run", "--spec", json.dumps({"kind": "count", "model": {"name": "lenet5"}}), "--out", ""])
-    assert end.value.code == 2 and "it is empty; give the run's folder" in capsys.readouterr().err
+    assert end.value.code == 2 and "it is empty; give a path" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from matplotlib.patches import Polygon
 
 from pipelag.report.figures import space_time
 from pipelag.report.frames import Lines
@@ -98,7 +97,32 @@ def test_a_pass_that_is_cut_off_does_not_look_whole() -> None:
     def edges(until: float) -> list[int]:
         """Of each pass, how many places its right edge takes."""
         figure = timeline(rows, ["worker 1"], number=lambda row: str(row["minibatch"]), until=until)
-        boxes = [patch.get_xy() for patch in figure.axes[0].patches if isinstance(patch, Polygon)]
-        return [len({float(x) for x, _ in box[1:-2]}) for box in boxes]
+        _, passes, _ = figure.axes[0].collections
+        return [len({float(x) for x, _ in box.vertices[1:-2]}) for box in passes.get_paths()]
 
     assert edges(3.0) == [1, 1] and edges(2.0) == [1, 2]
+
+
+def test_a_timeline_of_very_many_workers_is_drawn_at_once_and_can_be_seen() -> None:
+    """An artist per pass took a minute, its white edges hid narrow passes, and the picture was 27 feet high."""
+    rows = [
+        {"worker": worker, "kind": "F", "minibatch": minibatch, "start": start, "end": start + 1}
+        for worker in range(1000)
+        for minibatch, start in enumerate(range(worker, worker + 3))
+    ]
+    names = [f"worker {worker + 1}" for worker in range(1000)]
+    figure = timeline(rows, names, number=lambda row: str(row["minibatch"]))
+    axes = figure.axes[0]
+    _, passes, _ = axes.collections
+    assert len(passes.get_paths()) == 3000 and len(axes.get_children()) < 20  # no number: none could be read
+    width = 72 * 6.2 / 1002  # of a pass, in points
+    assert max(passes.get_linewidths()) < width / 2
+    assert figure.get_figheight() < 21
+    assert [label.get_text() for label in axes.get_yticklabels()][:2] == ["worker 1", "worker 11"]
+
+
+def test_a_timeline_of_few_workers_names_and_numbers_all() -> None:
+    rows = [{"worker": worker, "kind": "F", "minibatch": 7, "start": 0, "end": 1} for worker in range(60)]
+    figure = timeline(rows, [f"worker {worker + 1}" for worker in range(60)], number=lambda row: str(row["minibatch"]))
+    assert len(figure.axes[0].get_yticklabels()) == 60 == len(figure.axes[0].texts)
+    assert figure.get_figheight() == pytest.approx(0.62 + 0.32 * 60)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipelag.catalogue import check_model
-from pipelag.commands.arguments import number, whole
+from pipelag.commands.arguments import location, number, whole
 from pipelag.commands.partition import DRAWN, read_profile
 from pipelag.commands.run import read_spec
 from pipelag.commands.subject import Subject, options_of, subject
@@ -19,7 +19,7 @@ from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, load_scale, papers
 from pipelag.experiments.names import models
 from pipelag.experiments.schema import USUAL
-from pipelag.files import write_whole, yaml_of
+from pipelag.files import check_writable, write_whole, yaml_of
 from pipelag.partitioner.advice import best, choices
 from pipelag.partitioner.arms import Ground
 from pipelag.partitioner.cluster import Cluster
@@ -28,6 +28,7 @@ from pipelag.results.evidence import Evidence, gathered
 from pipelag.runs.optimizers import OptimizerSpec, factory
 from pipelag.runs.spec import DataSpec
 from pipelag.timing.by_batch import Profiles
+from pipelag.timing.sheets import DEVICES, data_sheet
 from pipelag.typed import MOST_BATCH, MOST_STEPS, mistake
 
 RATES = {"sgd": {"lr": 0.1, "momentum": 0.9}}  # where no rate is given; others, such as Adam, have 0.001
@@ -41,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "profile", help="a profile saved by pipelag (.jsonl), PipeDream's graph.txt, or the name of a registered model"
     )
     parser.add_argument(
-        "--cluster", type=Path, required=True, help="the cluster as YAML: levels of {workers, bandwidth, latency}"
+        "--cluster", type=location, required=True, help="the cluster as YAML: levels of {workers, bandwidth, latency}"
     )
     parser.add_argument(
         "--batch", type=whole(1, MOST_BATCH), help="samples per minibatch (default for a model: as in the papers)"
@@ -51,7 +52,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=whole(1, MOST_BATCH),
         help="samples with which a profile's file was measured (default: --batch)",
     )
-    parser.add_argument("--sheet", default="v100", help="device whose data sheet gives a model's times (default: v100)")
+    parser.add_argument(
+        "--sheet",
+        default="v100",
+        help=f"device whose data sheet gives a model's times: {', '.join(DEVICES)} (default: v100)",
+    )
     parser.add_argument("--options", help="the model's options as YAML or JSON: '{width: 0.5}'")
     parser.add_argument("--data", help="the model's data set, for its inputs and for --config")
     parser.add_argument(
@@ -90,8 +95,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
     )
     parser.add_argument("--format", choices=FORMATS, default="md", help="format of the printed table (default: md)")
-    parser.add_argument("--plot", type=Path, help="draw throughput against memory to this .svg, .pdf or .png file")
-    parser.add_argument("--config", type=Path, help="write a run's config with the advised method to this .yaml file")
+    parser.add_argument("--plot", type=location, help="draw throughput against memory to this .svg, .pdf or .png file")
+    parser.add_argument(
+        "--config", type=location, help="write a run's config with the advised method to this .yaml file"
+    )
     parser.add_argument("--model", help="the registered model of a profile's file, for --config")
     parser.add_argument("--steps", type=whole(1, MOST_STEPS), help=f"steps of the run in --config (default: {STEPS:,})")
 
@@ -136,6 +143,8 @@ def check(args: argparse.Namespace) -> None:
             check_model(args.model, {}, models())
     elif args.model is not None:
         raise PipelagError(f"--model applies to a profile's file, and '{args.profile}' is a model; leave it out")
+    check_writable(args.plot)
+    check_writable(args.config)
 
 
 def is_file(text: str) -> bool:
@@ -156,7 +165,7 @@ def optimizer_of(text: str) -> OptimizerSpec:
 
 def asked_of(args: argparse.Namespace) -> tuple[Subject | None, str | None, list[str]]:
     """The model, if the profile is given by one; its name, if known; and notes for the table."""
-    data = DataSpec(name=args.data) if args.data else None
+    data = DataSpec(name=args.data) if args.data is not None else None
     if is_file(args.profile):
         return None, args.model, []
     notes = [f"Times are from the data sheet of {args.sheet}: every operator is as fast as the device allows."]
@@ -190,8 +199,6 @@ def ground_of(
     optimizer: OptimizerSpec,
 ) -> Ground:
     """What all methods share. Copying weights is free, as in `pipelag partition`."""
-    from pipelag.timing.sheets import data_sheet
-
     sheet = data_sheet(args.sheet)
     gpu_memory = sheet.memory if network is not None else float("inf")
     memory = args.memory or (cluster.memory if cluster.memory < float("inf") else gpu_memory)

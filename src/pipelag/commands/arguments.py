@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from math import inf, isfinite
+from pathlib import Path
 
 
 def add_scale(parser: argparse.ArgumentParser, default: str = "quick") -> None:
@@ -17,6 +18,13 @@ def add_scale(parser: argparse.ArgumentParser, default: str = "quick") -> None:
     parser.add_argument(
         "--published", default=USUAL, help="device folder of the published scale (default: %(default)s)"
     )
+
+
+def location(text: str) -> Path:
+    """A path. An empty one, as of a shell's variable that is not set, would be the working directory; it is refused."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give a path")
+    return Path(text)
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

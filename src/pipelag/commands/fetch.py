@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from pipelag.commands.arguments import location
 from pipelag.data import DATASETS, USERS_OWN
 from pipelag.data.files import manifest
 from pipelag.data.files.fetch import Release, data_folder, fetch
 from pipelag.errors import PipelagError
-from pipelag.files import write_whole
+from pipelag.files import check_writable, write_whole
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,17 +17,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="one of: " + ", ".join(manifest.names()))
     home = data_folder()
     parser.add_argument(
-        "--to", metavar="DIR", type=Path, default=home, help="download to DIR/NAME (default: %(default)s)"
+        "--to", metavar="DIR", type=location, default=home, help="download to DIR/NAME (default: %(default)s)"
     )
     parser.add_argument(
         "--mirror",
         metavar="DIR",
+        type=location,
         action="append",
         default=[],
         help="a mirror to look in before those of PIPELAG_MIRROR",
     )
     parser.add_argument(
-        "--stamp", metavar="FILE", type=Path, help="also write what is printed to FILE; the workflow uses it"
+        "--stamp", metavar="FILE", type=location, help="also write what is printed to FILE; the workflow uses it"
     )
 
 
@@ -39,6 +40,7 @@ def main(args: argparse.Namespace) -> int:
         raise PipelagError(
             f"'{args.name}' has no files to fetch: it is generated, or read by its plugin, when a run needs it"
         )
+    check_writable(args.stamp)  # a download may take hours
     text = describe(fetch(args.name, args.to, args.mirror))
     print(text, end="")
     if args.stamp is not None:

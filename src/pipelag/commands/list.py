@@ -20,6 +20,10 @@ LONG = ("train", "speed", "profile")  # the kinds of run that take more than sec
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.epilog = (
+        "A run is done, to do, shared (it is that of a line above), left out (by the scale), or its log is not read "
+        "(it is damaged)."
+    )
     parser.add_argument("paper", nargs="?", help="a paper (default: all of config/config.yaml)")
     parser.add_argument("result", nargs="?", help="one of its results (default: all)")
     add_scale(parser)
@@ -58,11 +62,11 @@ def main(args: argparse.Namespace) -> int:
 
 def _asked(args: argparse.Namespace, scale: Scale) -> Iterator[tuple[str, str, Arm]]:
     """All (paper, result, run) of the papers asked for, in the order of the config."""
-    for name in [args.paper] if args.paper else asked_for():
+    for name in [args.paper] if args.paper is not None else asked_for():
         paper = load_paper(name)
-        if args.result:
+        if args.result is not None:
             result_of(paper, args.result)
-        for result in [args.result] if args.result else paper.results:
+        for result in [args.result] if args.result is not None else paper.results:
             yield from ((name, result, arm) for arm in arms(paper, result, scale))
 
 

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipelag.commands.arguments import number, whole
+from pipelag.commands.arguments import location, number, whole
 from pipelag.errors import PipelagError, shortened
-from pipelag.files import write_whole
+from pipelag.files import check_writable, write_whole
 from pipelag.partitioner.cluster import SYNC, Cluster
 from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch, memory_of, predict, timed_period
 from pipelag.partitioner.published import chain, read_graph
@@ -23,9 +23,9 @@ DRAWN = (".pdf", ".svg", ".png")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("profile", type=Path, help="a profile saved by pipelag (.jsonl), or PipeDream's graph.txt")
+    parser.add_argument("profile", type=location, help="a profile saved by pipelag (.jsonl), or PipeDream's graph.txt")
     parser.add_argument(
-        "--cluster", type=Path, required=True, help="the cluster as YAML: levels of {workers, bandwidth, latency}"
+        "--cluster", type=location, required=True, help="the cluster as YAML: levels of {workers, bandwidth, latency}"
     )
     parser.add_argument("--workers", type=whole(1, MOST_WORKERS), help="number of workers that the cluster must have")
     parser.add_argument(
@@ -44,13 +44,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         help="bytes of optimizer state per byte of weights; Adam has 2 (default: 0)",
     )
-    parser.add_argument("--out", type=Path, help="write the plan to this .json file, or draw it as .pdf, .svg or .png")
+    parser.add_argument(
+        "--out", type=location, help="write the plan to this .json file, or draw it as .pdf, .svg or .png"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Read the profile and the cluster, search the plan, and print it."""
     if args.out is not None and args.out.suffix not in (".json", *DRAWN):
         raise PipelagError(f"'{args.out}' cannot be a plan; its name must end in .json, .pdf, .svg or .png")
+    check_writable(args.out)
     profile, notes = read_profile(args.profile)
     profile = profile.scaled(args.scale)
     cluster = Cluster.load(args.cluster, args.workers)

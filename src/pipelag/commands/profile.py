@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from pipelag.commands.arguments import whole
+from pipelag.commands.arguments import location, whole
 from pipelag.commands.subject import Subject, options_of, subject
 from pipelag.errors import PipelagError
+from pipelag.files import check_writable
 from pipelag.runs.spec import DataSpec
 from pipelag.timing.layers import Profile
+from pipelag.timing.sheets import DEVICES, data_sheet
 from pipelag.typed import MOST_BATCH, MOST_WORKERS
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", help="a registered model (`pipelag models`)")
-    parser.add_argument("--out", type=Path, required=True, help="the file to write (.jsonl, one layer per line)")
+    parser.add_argument("--out", type=location, required=True, help="the file to write (.jsonl, one layer per line)")
     parser.add_argument("--options", help="the model's options as YAML or JSON: '{width: 0.5}'")
     parser.add_argument("--data", help="take this data set's inputs (default: those of the papers' plans)")
     parser.add_argument("--batch", type=whole(1, MOST_BATCH), help="samples per minibatch (default: as in the papers)")
-    parser.add_argument("--sheet", help="estimate from this device's data sheet, such as v100, instead of measuring")
+    parser.add_argument(
+        "--sheet", help=f"estimate from a device's data sheet instead of measuring: {', '.join(DEVICES)}"
+    )
     parser.add_argument("--device", default="auto", help="where to measure: auto, cpu, cuda or cuda:N (default: auto)")
     parser.add_argument(
         "--repeats", type=whole(1, 10_000), default=10, help="timing rounds; the median counts (default: 10)"
@@ -32,19 +35,21 @@ def main(args: argparse.Namespace) -> int:
     """Profile the model, save the profile, and print a summary."""
     if args.out.suffix != ".jsonl":
         raise PipelagError(f"'{args.out}' cannot be a profile; its name must end in .jsonl")
-    if args.sheet:
-        from pipelag.timing.sheets import data_sheet
-
+    if args.sheet is not None:
         data_sheet(args.sheet)
-    data = DataSpec(name=args.data) if args.data else None
+        for name, usual in (("device", "auto"), ("repeats", 10), ("threads", None)):
+            if getattr(args, name) != usual:
+                raise PipelagError(f"--{name} applies to measuring, and a data sheet is not measured; leave it out")
+    check_writable(args.out)
+    data = DataSpec(name=args.data) if args.data is not None else None
     asked = subject(args.model, options_of(args.options, "--options"), data)
     batch = args.batch or asked.batch
     if batch is None:
         raise PipelagError("the samples per minibatch are not known; give them with --batch, such as --batch 64")
-    profile = asked.by_sheet(args.sheet)(batch) if args.sheet else measured(asked, args, batch)
+    profile = asked.by_sheet(args.sheet)(batch) if args.sheet is not None else measured(asked, args, batch)
     profile.save(args.out)
     total = sum(layer.total_ms for layer in profile.layers)
-    how = f"from the data sheet of {args.sheet}" if args.sheet else "measured here"
+    how = f"from the data sheet of {args.sheet}" if args.sheet is not None else "measured here"
     print(f"{args.out}: {len(profile.layers)} layers, {total:.2f} ms for a minibatch of {batch}, {how}")
     return 0
 

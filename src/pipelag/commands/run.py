@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipelag.commands.arguments import whole
+from pipelag.commands.arguments import location, whole
 from pipelag.distributed.launch.torchrun import leads, workers_here
 from pipelag.errors import PipelagError
 from pipelag.experiments.names import check_names
@@ -29,12 +29,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--spec", action="append", help="the run as JSON text, as the workflow passes it")
     what.add_argument(
-        "--config", action="append", type=Path, help="the run as a YAML or JSON file, such as another run's config.yaml"
+        "--config",
+        action="append",
+        type=location,
+        help="the run as a YAML or JSON file, such as another run's config.yaml",
     )
     parser.add_argument(
         "--out",
         action="append",
-        type=_folder,
+        type=location,
         required=True,
         help="the run's folder; several runs, each with its own --out, are trained in one process, taking turns",
     )
@@ -47,12 +50,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=whole(1, MOST_WORKERS),
         help="CPU threads (default: as many as the run that wrote the --config file used, or else all cores)",
     )
-
-
-def _folder(text: str) -> Path:
-    if not text:  # a variable of a shell that is not set; the path would be the working directory
-        raise argparse.ArgumentTypeError("it is empty; give the run's folder")
-    return Path(text)
 
 
 def main(args: argparse.Namespace) -> int:

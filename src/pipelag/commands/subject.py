@@ -67,7 +67,7 @@ class Subject:
 
     @contextmanager
     def _taking(self, samples: int) -> Iterator[None]:
-        """Refuse so many samples where a layer does, as batch normalisation over a single value does."""
+        """Refuse so many samples where a layer does, as batch norm over a single value does, or their shape."""
         try:
             yield
         except PipelagError:
@@ -77,6 +77,14 @@ class Subject:
             words = " ".join(str(error).split()).rstrip(".")
             raise PipelagError(
                 f"model '{self.model.name}' cannot train on {number} at a time ({words}); give more with --batch"
+            ) from error
+        except RuntimeError as error:
+            words = " ".join(str(error).split()).rstrip(".")
+            if any(word in words for word in ("memory", "CUDA")):  # no fault of the shapes
+                raise
+            raise PipelagError(
+                f"model '{self.model.name}' cannot take these inputs ({words}); give others with --data, or fit the "
+                "model to them with --options"
             ) from error
 
     def _whole(self) -> nn.Sequential:
@@ -102,7 +110,7 @@ class Subject:
 
 def options_of(text: str | None, what: str) -> dict[str, Any]:
     """A mapping given on the command line as YAML or JSON; none: empty."""
-    options = yaml_of(text, what) if text else {}
+    options = yaml_of(text, what) if text is not None else {}
     if not isinstance(options, dict):
         raise PipelagError(f"{what} should be a mapping, such as '{{width: 0.5}}', not '{str(text)[:60]}'")
     return options

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from contextlib import suppress
 from functools import partial
 from math import lcm
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipelag.commands.arguments import number, whole, wholes
-from pipelag.errors import PipelagError
-from pipelag.files import json_of, read_text, read_yaml, written
+from pipelag.commands.arguments import location, number, whole, wholes
+from pipelag.errors import PipelagError, shortened
+from pipelag.files import check_writable, json_of, read_text, read_yaml, written
 from pipelag.typed import MOST_STEPS, MOST_WORKERS, checked
 
 MOST_TRACE = 256 * 2**20  # bytes
@@ -64,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", help="a schedule or method (1f1b, gpipe, pipemare, ...), or a run's folder")
     parser.add_argument(
         "--out",
-        type=Path,
+        type=location,
         required=True,
         help="the file to write: a figure (.pdf, .svg, .png) or a Perfetto trace (.json)",
     )
@@ -116,6 +117,7 @@ def main(args: argparse.Namespace) -> int:
         raise PipelagError(
             f"there is no folder '{args.source}'; give the folder of a run, or a schedule or a method by name"
         )
+    check_writable(args.out)
     if is_folder:
         unasked = argparse.ArgumentParser()
         configure(unasked)
@@ -136,7 +138,8 @@ def main(args: argparse.Namespace) -> int:
             write_trace(rows, args.out)
     else:
         draw(rows, args.out, unit, args.until)
-    sent, workers = sum(row["kind"] == "send" for row in rows), 1 + max(row["worker"] for row in rows)
+    sent = sum(row["kind"] == "send" for row in rows)
+    workers = max(sum(args.replicas), 1 + max(row["worker"] for row in rows))  # few minibatches leave replicas idle
     messages = f" and {sent} messages" if sent else ""
     print(f"{args.out}: {len(rows) - sent} actions{messages} on {workers} worker{'s' if workers > 1 else ''}")
     if not is_folder:
@@ -156,7 +159,7 @@ def staleness(args: argparse.Namespace) -> str:
     try:
         lags = steady_delays(build, args.stages, args.microbatches, lcm(*args.replicas))
     except PipelagError as error:
-        return f"no method can use this schedule: {error}"
+        return f"no method can use this schedule: {shortened(str(error), 200)}"
     missed = f"updates missed per stage: {list(lags.forward)} in the forward, {list(lags.backward)} in the backward"
     if args.source in SCHEDULES:
         return missed
@@ -211,10 +214,11 @@ def unit_of(folder: Path) -> str:
 def recorded(folder: Path) -> list[dict[str, Any]]:
     """The rows of a run's `trace.json`; raises `PipelagError` where the run has left none."""
     path = folder / "trace.json"
-    if not path.exists():
-        raise PipelagError(
-            f"'{folder}' has no trace.json; timeline runs and training runs of the real executor leave one"
-        )
+    with suppress(PermissionError):  # `read_text` says so
+        if not path.exists():
+            raise PipelagError(
+                f"'{folder}' has no trace.json; timeline runs and training runs of the real executor leave one"
+            )
     content = json_of(read_text(path, "a trace", MOST_TRACE), f"'{path}'", 100 * MOST_ACTIONS)
     _check_seal(path)
     events = content.get("traceEvents") if isinstance(content, dict) else None

@@ -25,7 +25,7 @@ spike_compensation = register(
     replace(
         vanilla,
         name="spike_compensation",
-        summary="1F1B, latest weights; momentum's share of the missed updates is given at once (SC_D)",
+        summary="1F1B with latest weights; each update adds at once what its late gradient missed of momentum (SC_D)",
         source="arXiv 2003.11666",
         update=SpikeCompensation(),
     )
@@ -44,7 +44,7 @@ lwp_w = register(
     replace(
         vanilla,
         name="lwp_w",
-        summary="1F1B with linear weight prediction from the last step made, D updates ahead; any optimizer",
+        summary="1F1B with linear weight prediction from the last step made, D updates ahead; for any optimizer",
         source="arXiv 2003.11666",
         forward_reads=Predict("difference"),
     )
@@ -53,7 +53,7 @@ lwp_sc = register(
     replace(
         lwp_w,
         name="lwp_sc",
-        summary="linear weight prediction (lwp_w) and spike compensation",
+        summary="1F1B with linear weight prediction (lwp_w) and spike compensation (SC_D)",
         update=SpikeCompensation(),
     )
 )
@@ -70,7 +70,7 @@ nesterov_async = register(
     replace(
         pipedream,
         name="nesterov_async",
-        summary="1F1B with stashing at a look-ahead point, the gradient's share damped by 1 - gamma",
+        summary="1F1B with weight stashing; passes read Nesterov's point, and steps are damped by 1 - gamma",
         source="arXiv 2505.01099",
         forward_reads=LookAhead(),
         update=LookAhead(),
@@ -90,7 +90,7 @@ dc_asgd = register(
     replace(
         pipedream,
         name="dc_asgd",
-        summary="1F1B with stashing and gradients compensated for their delay to first order",
+        summary="1F1B with weight stashing; gradients are compensated for their delay, to first order",
         source="Zheng et al. 2017 (arXiv 1609.08326)",
         update=DelayCompensation(),
         options=dc_asgd_with,

@@ -12,7 +12,7 @@ from pipelag.schedules.library import parameter_server, sequential
 bsp = register(
     Method(
         name="bsp",
-        summary="data parallelism with a barrier: replicas share each minibatch, no staleness",
+        summary="data parallelism with a barrier: replicas share each minibatch; no staleness",
         source="pipedream section 2.1 (BSP)",
         build=sequential,
         pipelined=False,
@@ -23,7 +23,7 @@ bsp = register(
 asp = register(
     Method(
         name="asp",
-        summary="asynchronous data parallelism over as many workers as stages: n-1 updates of delay everywhere",
+        summary="asynchronous data parallelism over as many workers (n) as stages: every gradient is n-1 updates late",
         source="pipedream section 2.1 (ASP)",
         build=parameter_server,
         backward_reads="stashed",

@@ -85,7 +85,7 @@ def t2_with(decay: float = DECAY, reading: Reading = "printed", queue: bool = Fa
 pipemare = register(
     Method(
         name="pipemare",
-        summary="asynchronous microbatched pipeline with T1 (rates by delay) and T2 (discrepancy correction)",
+        summary="asynchronous microbatched pipeline with T1 (learning rates by delay) and T2 (discrepancy correction)",
         source="pipemare section 3",
         build=build,
         learning_rate=annealed(ANNEALING),
@@ -130,7 +130,7 @@ stashed: Method = register(
     replace(
         neither,
         name="pipedream_cycle",
-        summary="weight stashing on PipeMare's pipeline: PipeDream as that paper's table 1 has it",
+        summary="weight stashing on PipeMare's pipeline: PipeDream as in table 1 of PipeMare's paper",
         source="pipemare appendix A.1",
         backward_reads="stashed",
         options=lambda queue=False: replace(stashed, held=printed_tau if queue else None),
@@ -170,7 +170,7 @@ hogwild_t1: Method = register(
     replace(
         hogwild,
         name="hogwild_t1",
-        summary="hogwild with T1 by each stage's mean delay",
+        summary="hogwild with T1: learning rates by each stage's mean delay",
         learning_rate=annealed(ANNEALING),
         options=lambda annealing=ANNEALING, mean=None, most=None, microbatches=1: _hogwild(
             hogwild_t1, mean, most, annealing, microbatches
@@ -181,7 +181,7 @@ hogwild_mixed: Method = register(
     replace(
         hogwild,
         name="hogwild_mixed",
-        summary="variant of hogwild whose passes mix weights of random ages, a stage's the same in both",
+        summary="variant of hogwild: each stage reads weights of a random age, the same in forward and backward",
         source="pipemare appendix E, equation 16 read as one pass of minibatch t",
         random=RandomDelays("weights"),
         options=lambda mean=None, most=None, annealing=None, microbatches=1: _hogwild(

@@ -24,7 +24,7 @@ from pipelag.schedules.library import one_f_one_b
 pipeoptim = register(
     Method(
         name="pipeoptim",
-        summary="1F1B with forward weights predicted by the optimizer's own rule, s = D-rank-1; no stashing",
+        summary="1F1B with forward weights predicted by the optimizer's own rule s = D-rank-1 updates ahead",
         source="pipeoptim section III, Algorithm 1, Figure 2",
         build=one_f_one_b,
         forward_reads=Predict("update"),
@@ -36,7 +36,7 @@ one_more = register(
     replace(
         pipeoptim,
         name="pipeoptim_s_plus_1",
-        summary="variant of PipeOptim as its public code has it: s = D-rank",
+        summary="variant of PipeOptim that predicts s = D-rank updates ahead, as its public code does",
         source="pipeoptim ambiguity D3",
         forward_reads=Predict("update", lambda stage, stages, lag: lag + 1 if stages > 1 else 0),
     )

@@ -32,7 +32,7 @@ from pipelag.schedules.library import one_f_one_b
 dualpipe = register(
     Method(
         name="dualpipe",
-        summary="forward and backward of two minibatches per time unit, latest weights in both (vanilla DualPipe)",
+        summary="per time unit a forward and a backward, of two minibatches; latest weights in both (vanilla DualPipe)",
         source="spectrain section 3.1, Figures 6b and 8b",
         build=build,
     )
@@ -54,7 +54,7 @@ spectrain = register(
     replace(
         dualpipe,
         name="spectrain",
-        summary="DualPipe with weights predicted from the smoothed gradient: s = 2N-k-2 forward, k backward",
+        summary="DualPipe with weights predicted by the smoothed gradient: s = 2N-k-2 (forward), k (backward)",
         source="spectrain section 3.3, equations 3 to 6",
         forward_reads=Predict("velocity", "round trip"),
         backward_reads=Predict("velocity", "round trip"),
@@ -77,7 +77,7 @@ batch_order = register(
     replace(
         dualpipe,
         name="spectrain_batch_order",
-        summary="variant of SpecTrain whose s counts a stage's own updates: 2(N-1-k) forward, 0 backward",
+        summary="variant of SpecTrain whose s counts a stage's own updates: 2(N-1-k) (forward), 0 (backward)",
         source="spectrain section 3.3, ambiguity E2",
         forward_reads=Predict("velocity", "own update"),
         revision=2,
@@ -87,7 +87,7 @@ batch_order = register(
 on_1f1b = register(
     Method(
         name="spectrain_1f1b",
-        summary="SpecTrain's prediction on 1F1B: s = floor(k/2)+N-k-1 forward, floor(k/2) backward",
+        summary="SpecTrain's prediction on 1F1B: s = floor(k/2)+N-k-1 (forward), floor(k/2) (backward)",
         source="pipeoptim section III-B, equation 6; spectrain ambiguity E1",
         build=one_f_one_b,
         forward_reads=Predict("velocity", "round trip"),

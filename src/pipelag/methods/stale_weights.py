@@ -16,7 +16,7 @@ from pipelag.schedules.library import cycle as build
 stale_weights = register(
     Method(
         name="stale_weights",
-        summary="cycle schedule, stale forward weights, current weights in the backward pass",
+        summary="the schedule `cycle` with stale weights in the forward and current weights in the backward",
         source="stale_weights section 3, Figures 3 and 4",
         build=build,
     )
@@ -28,7 +28,7 @@ stale_weights_stashed = register(
     replace(
         stale_weights,
         name="stale_weights_stashed",
-        summary="the same schedule, but the backward pass reads the forward's version (weight stashing)",
+        summary="stale_weights with weight stashing: a backward reads the version that its forward read",
         backward_reads="stashed",
     )
 )

@@ -12,7 +12,7 @@ from pipelag.schedules.library import one_f_one_b_flush as build_flush
 gpipe = register(
     Method(
         name="gpipe",
-        summary="all forwards of the microbatches, all backwards, one update: no staleness, a bubble per minibatch",
+        summary="all forwards of a minibatch's microbatches, all backwards, one update: no staleness, but bubbles",
         source="pipedream Figure 3; pipemare appendix A.1 (utilisation N/(N+P-1))",
         build=build_gpipe,
     )

@@ -36,7 +36,7 @@ interleaved: Method = register(
 stashed: Method = register(
     Method(
         name="pipedream_interleaved",
-        summary="interleaved 1F1B without a flush, with weight stashing: fewer updates late than its stages are many",
+        summary="1f1b_interleaved without a flush, with weight stashing: less stale than pipedream with as many stages",
         source="PipeDream section 3.3 on arXiv 2104.04473's order",
         build=Interleaved(CHUNKS, flush=False),
         backward_reads="stashed",

@@ -107,7 +107,7 @@ def bert(
     segments: int = 2,
     dropout: float = 0.1,
 ) -> nn.Sequential:
-    """A BERT of `blocks` blocks; takes words, or (words, segments), int64 (N, T), and scores words and the order.
+    """A BERT of `blocks` blocks; takes words, or (words, segments), int64 (N, T); scores words and their texts' order.
 
     The loss is `pipelag.runs.text_metrics.masked_word_loss`. The model differs from the original in two points: it
     scores words at every position, not only at masked ones, and it has no dropout of attention weights.

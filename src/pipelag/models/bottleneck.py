@@ -70,7 +70,7 @@ def resnet_bottleneck(
     blocks: tuple[int, ...] | None = None,
     scale: int | None = None,
 ) -> nn.Sequential:
-    """A ResNet of bottleneck blocks.
+    """ResNet-`depth` of bottleneck blocks; `form` says for which images.
 
     Args:
         form: the first convolution. "cifar": 3x3, which keeps the size. "tiny", for Tiny-ImageNet's 64x64: 3x3 with

@@ -92,12 +92,12 @@ class MaskRCNN(nn.Module):
 
 
 def ssd300(classes: int = 81) -> nn.Sequential:
-    """SSD300 as a row of layers."""
+    """SSD300 (object detection) as a row of layers."""
     return linearise(SSD300(classes))
 
 
 def mask_rcnn(classes: int = 81, masks: int = 128) -> nn.Sequential:
-    """Mask R-CNN as a row of layers; its input is the tuple (images, regions)."""
+    """Mask R-CNN (object detection, masks) as a row of layers; its input is the tuple (images, regions)."""
     from torchvision.ops import RoIAlign
 
     return linearise(MaskRCNN(classes, masks), whole=(RoIAlign,))

@@ -85,7 +85,9 @@ def gnmt(
     target_words: int | None = None,
     dropout: float | None = None,
 ) -> nn.Sequential:
-    """GNMT with `layers` LSTMs, half of them in the encoder. Takes (source, target) words, each int64 (N, T).
+    """GNMT (translation) with `layers` LSTMs, half of them in the encoder.
+
+    It takes (source, target) words, each int64 (N, T).
 
     Args:
         size: of vectors and states.

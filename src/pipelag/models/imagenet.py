@@ -13,7 +13,7 @@ from pipelag.models.linearise import linearise
 
 
 def from_torchvision(name: str, classes: int = 1000, in_channels: int = 3, scale: int | None = None) -> nn.Sequential:
-    """AlexNet or a VGG for ImageNet, with one layer per convolution or linear layer and what follows it.
+    """torchvision's AlexNet or VGG of that name; a layer is a convolution or linear layer with what follows it.
 
     Args:
         in_channels: 3; torchvision's networks take nothing else.

@@ -102,7 +102,7 @@ class Words(nn.Module):
 
 
 def awd_lm(layers: int = 6, size: int = 1270, words: int = 10000) -> nn.Sequential:
-    """A language model of LSTMs, as PipeDream trains: six layers and 0.41 GB (section 5.2).
+    """A language model of LSTMs, as PipeDream trains one: six layers and 0.41 GB (section 5.2).
 
     The paper gives no width; the default here makes that size. The embedding and the output projection are not tied,
     because they are on different workers.

@@ -32,7 +32,7 @@ class State(nn.Module):
 def residual_lstm(
     layers: int = 8, size: int = 512, memory: int = 1024, words: int = 10_000, classes: int = 2, mean: bool = False
 ) -> nn.Sequential:
-    """An embedding, `layers` residual LSTMs, and a classifier of the last state.
+    """A text classifier: an embedding, `layers` residual LSTMs, and a classifier of the last state.
 
     As in the code that SpecTrain's authors published, an LSTM's output is projected and then its input is added (Kim et
     al., 2017, add the input before the output gate).

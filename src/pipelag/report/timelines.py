@@ -9,9 +9,12 @@ from pipelag.report.style import PAGE, figure
 
 Row = Mapping[str, Any]
 Box = tuple[float, float, float, float]  # left, top, width, height
+Outline = list[tuple[float, float]]  # corners
 # Strong for the minibatch that is followed, pale for the others.
 STRONG = {"F": "#0072B2", "B": "#009E73", "R": "#E69F00", "S": "#CC79A7", "send": "#7F7F7F"}
 PALE = {"F": "#C9DFF0", "B": "#C4E6DA", "R": "#F8E3B8", "S": "#F0DAE6", "send": "#D9D9D9"}
+HIGHEST = 20.0  # inches that all workers' rows take; those of very many workers are lower than usual
+LEAST = 1.0  # points of a number: smaller ones are specks
 NAMES = {"F": "forward", "B": "backward", "R": "recompute", "S": "gradients summed", "send": "transfer"}
 
 
@@ -38,25 +41,13 @@ def timeline(
         since, until: the stretch of time to show, long runs having boxes too small to read.
     """
     end = until or max(row["end"] for row in rows)
-    labelled = any(label(row) for row in rows)
-    fig, axes = figure(PAGE, 0.62 + (0.44 if labelled else 0.32) * len(workers))
-    _draw(axes, rows, workers, number, follow, label, end, since)
+    high = (0.44 if any(label(row) for row in rows) else 0.32) * len(workers)
+    scale = min(1.0, HIGHEST / high)
+    fig, axes = figure(PAGE, 0.62 + scale * high)
+    _draw(axes, rows, workers, number, follow, label, end, since, scale)
     axes.set_xlabel(unit)
     _legend(fig, rows)
     return fig
-
-
-def draw_on(
-    axes: Any,
-    rows: Sequence[Row],
-    workers: Sequence[str],
-    *,
-    number: Callable[[Row], str],
-    follow: Callable[[Row], bool],
-    label: Callable[[Row], str],
-) -> None:
-    """The same on axes of a larger figure, a page wide, without a legend."""
-    _draw(axes, rows, workers, number, follow, label, max(row["end"] for row in rows))
 
 
 def stacked(panels: Mapping[str, tuple[Sequence[Row], Sequence[str]]], number: Callable[[Row], str], unit: str) -> Any:
@@ -83,63 +74,85 @@ def _draw(
     label: Callable[[Row], str],
     end: float,
     since: float = 0.0,
+    scale: float = 1.0,
 ) -> None:
-    from matplotlib.patches import Polygon, Rectangle
+    """Draw on axes. scale: height of a row in relation to the usual one.
 
+    Boxes are collections: a patch for each takes matplotlib a minute for 20,000.
+    """
     lasting = [row for row in rows if row["end"] > row["start"] and row["worker"] < len(workers)]
     shown = [row for row in lasting if since <= row["start"] < end]
     passes, messages = ([row for row in shown if (row["kind"] == "send") == sent] for sent in (False, True))
     everything = not any(follow(row) for row in shown)
-    for worker in range(len(workers)):
-        axes.add_patch(Rectangle((since, worker + 0.08), end - since, 0.84, facecolor="#F4F4F4", edgecolor="none"))
+    _fill(axes, [_rectangle(since, worker + 0.08, end - since, 0.84) for worker in range(len(workers))], ["#F4F4F4"])
     longest = max((len(number(row)) for row in passes), default=1)
     together: dict[tuple[int, float], list[Row]] = {}
     for row in passes:
         together.setdefault((row["worker"], row["start"]), []).append(row)
+    boxes: list[Outline] = []
+    colours: list[str] = []
+    edges: list[float] = []
     for cell in together.values():
         for place, row in enumerate(cell):
             x, y, width, height = _place(row, cell, place)
             cut, width = x + width > end + 1e-9, min(width, end - x)
             strong = everything or follow(row)
             tooth = 0.006 * (end - since) if cut else 0.0
-            box = [(x, y), *_right_edge(x + width, y, height, tooth), (x, y + height)]
-            axes.add_patch(
-                Polygon(box, facecolor=(STRONG if strong else PALE)[row["kind"]], edgecolor="white", linewidth=0.6)
-            )
             points = 72 * 6.2 * width / (end - since)  # how wide the box is on paper
-            colour = "white" if strong else "#444444"
-            _inscribe(axes, (x, y, width, height), number(row), label(row), points, longest, colour)
-    for row in messages:
-        colour = (STRONG if everything or follow(row) else PALE)["send"]
-        axes.add_patch(
-            Rectangle((row["start"], row["worker"] + 0.93), row["end"] - row["start"], 0.12, facecolor=colour)
-        )
+            boxes.append([(x, y), *_right_edge(x + width, y, height, tooth), (x, y + height)])
+            colours.append((STRONG if strong else PALE)[row["kind"]])
+            edges.append(min(0.6, points / 3))  # a wider edge would hide a narrow box
+            ink = "white" if strong else "#444444"
+            _inscribe(axes, (x, y, width, height), number(row), label(row), points, longest, ink, scale)
+    _fill(axes, boxes, colours, edges)
+    sent = [_rectangle(row["start"], row["worker"] + 0.93, row["end"] - row["start"], 0.12) for row in messages]
+    _fill(axes, sent, [(STRONG if everything or follow(row) else PALE)["send"] for row in messages])
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlim(since, end)
     axes.set_ylim(len(workers) + 0.08, 0)
-    axes.set_yticks([worker + 0.5 for worker in range(len(workers))], workers)
+    named = range(0, len(workers), next(step for step in (1, 2, 5, 10, 20, 50, 100) if step * scale >= 0.4))
+    axes.set_yticks([worker + 0.5 for worker in named], [workers[worker] for worker in named])
     axes.tick_params(axis="y", length=0)
     for side in ("left", "top", "right"):
         axes.spines[side].set_visible(False)
 
 
-def _inscribe(axes: Any, box: Box, text: str, below: str, points: float, longest: int, colour: str) -> None:
-    """Write into a box its number, as large as the longest of all fits, and below or in a low box beside it a label."""
+def _fill(axes: Any, outlines: Sequence[Outline], colours: Sequence[str], edges: Sequence[float] = (0.0,)) -> None:
+    """Fill outlines with colours, each with a white edge so many points wide; one of these holds for all."""
+    from matplotlib.collections import PolyCollection
+
+    style: Any = {"edgecolors": "white" if any(edges) else "none", "joinstyle": "miter", "capstyle": "butt"}
+    boxes = PolyCollection(outlines, facecolors=colours, linewidths=edges, **style)
+    axes.add_collection(boxes, autolim=False)
+
+
+def _rectangle(x: float, y: float, width: float, height: float) -> Outline:
+    return [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
+
+
+def _inscribe(
+    axes: Any, box: Box, text: str, below: str, points: float, longest: int, colour: str, scale: float
+) -> None:
+    """Write into a box its number, as large as the longest of all fits, and below or in a low box beside it a label.
+
+    A number that would be too small to be read is left out.
+    """
     x, y, width, height = box
     style = {"ha": "center", "va": "center", "color": colour}
-    size = min(7.5, points / (0.75 * longest), 10 * height + 1)
+    size = min(7.5, points / (0.75 * longest), (10 * height + 1) * scale)
     beside = below and height < 0.5  # half a box is too low for two lines
     across, down = 0.3 if beside else 0.5, 0.32 if below and not beside else 0.5
-    axes.text(x + across * width, y + down * height, text, fontsize=size, weight="bold", **style)
+    if size >= LEAST:
+        axes.text(x + across * width, y + down * height, text, fontsize=size, weight="bold", **style)
     if beside:
-        axes.text(x + 0.64 * width, y + 0.5 * height, below, fontsize=6, **style)
+        axes.text(x + 0.64 * width, y + 0.5 * height, below, fontsize=6 * scale, **style)
     elif below:
         plain = below.replace("$", "").replace("\\hat", "").replace("{", "").replace("}", "").replace("_", "")
-        fitting = min(6.5, points / (0.6 * len(plain)))
+        fitting = min(6.5 * scale, points / (0.6 * len(plain)))
         axes.text(x + width / 2, y + 0.74 * height, below, fontsize=fitting, **style)
 
 
-def _right_edge(x: float, y: float, height: float, tooth: float) -> list[tuple[float, float]]:
+def _right_edge(x: float, y: float, height: float, tooth: float) -> Outline:
     """From above; torn where the box goes on beyond what is shown, so that none thinks it whole."""
     if not tooth:
         return [(x, y), (x, y + height)]

@@ -5,6 +5,7 @@ from pipelag.results.spectrain import (  # noqa: F401
     communication,
     convergence,
     diagrams,
+    headline_accuracy,
     learning_curves,
     prediction,
     schedules,

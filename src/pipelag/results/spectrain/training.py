@@ -1,10 +1,9 @@
-"""Table 1 and the headline on accuracy: six networks trained under four schemes."""
+"""Table 1: six networks trained under four schemes. Other results are judged by its values, too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from statistics import fmean
@@ -28,7 +27,7 @@ from pipelag.results.judging import (
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.below import below_tables, not_learning
 from pipelag.results.spectrain.leads import Leads, decided, every, told
-from pipelag.results.spectrain.timing import CNN, DENSE, LSTM, MODELS
+from pipelag.results.spectrain.timing import LSTM, MODELS
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "spectrain"
@@ -45,7 +44,6 @@ READINGS = {"": PIPED, "_stashed": STASHED}
 METRICS = {"min. train loss": "loss", "min. val. loss": "test_loss", "max. val. accuracy (%)": "accuracy"}
 SIMILAR = 0.5  # points of accuracy that count as similar
 ROUNDED = 0.005  # points; "at least" holds for two accuracies that are equal as printed, to a hundredth
-TENTHS = 0.05  # half a unit of the last digit of a mean drop, which is printed to a tenth
 BySeed = dict[int, float]
 
 
@@ -319,85 +317,3 @@ def as_data_here(context: Context) -> Finding:
     lead = ahead(context, SPECTRAIN, DATA, models)
     why = f"SpecTrain over Data P. {lead.text()} points, mean over {', '.join(models)}"
     return trend(context, lead.above(-ROUNDED), why, SEEDS, what="training")
-
-
-# The headline on accuracy
-
-
-@drawing(PAPER, "text_headline_accuracy")
-def headline_accuracy(context: Context) -> Drawn:
-    """The drops in accuracy below data parallelism, averaged over groups of models, the paper's beside ours."""
-    groups = {"CNN": CNN, "FCN/RNN": DENSE, "all six": MODELS}
-    printed = context.paper.results["table_1"].reported
-
-    def paper(models: Sequence[str]) -> Callable[[str], float | None]:
-        def cell(arm: str) -> float | None:
-            if any(arm not in printed[model] for model in models):
-                return None
-            return fmean(printed[model][DATA][2] - printed[model][arm][2] for model in models)
-
-        return cell
-
-    lacking: dict[str, None] = {}
-
-    def ours(models: Sequence[str]) -> Callable[[str], str | None]:
-        def cell(arm: str) -> str | None:
-            try:
-                return ahead(context, DATA, arm, models).text()
-            except NotLogged as why:
-                lacking[str(why)] = None
-                return None
-
-        return cell
-
-    rows = [arm for arm in ARMS if arm != DATA]
-    cols = [Col("Scheme", lambda arm: arm)]
-    for title, models in groups.items():
-        cols.append(Col("paper", paper(models), "{:+.2f}", f"drop, {title} (points)"))
-        cols.append(Col("ours", ours(models), group=f"drop, {title} (points)"))
-    short = context.shortfall(what="training")
-    notes = [f"ours, different from the paper: {short}"] if short else []
-    drops = table(rows, cols, context.result.caption)  # computing its cells fills `lacking`
-    notes += [f"–: {'; '.join(lacking)}"] if lacking else []
-    return Drawn(table=replace(drops, notes=[*notes, *below_tables(context)]))
-
-
-def drop(arm: str, key: str) -> Judge:
-    """A judge that decides whether one more set of runs could give the printed mean drop (`Difference.matches`)."""
-
-    def judged(context: Context) -> Finding:
-        difference = ahead(context, DATA, arm)
-        printed = context.result.reported[key]
-        holds, why = difference.matches(printed, TENTHS), f"{difference.text()} points (printed {printed})"
-        return sized(context, holds, why, f"{ONE_MORE}; {half_a_unit(TENTHS)}", what="training")
-
-    return judged
-
-
-judge(PAPER, "text_headline_accuracy", "pipedream_drop")(drop(PIPED, "PipeDream_drop"))
-judge(PAPER, "text_headline_accuracy", "pipedream_drop_stashed")(drop(STASHED, "PipeDream_drop"))
-judge(PAPER, "text_headline_accuracy", "vanilla_drop")(drop(VANILLA, "Vanilla_drop"))
-
-
-@judge(PAPER, "text_headline_accuracy", "spectrain_none")
-def spectrain_none(context: Context) -> Finding:
-    """Holds if SpecTrain is at least as accurate as data parallelism on more than half of the six models.
-
-    Sections 1 and 6. Fails if it is told to be below on at least half of them.
-    """
-    lead, reasons = told(leads_of(context, SPECTRAIN, DATA))
-    outcomes = [one.above(-ROUNDED) for one in lead.values()]
-    holds: bool | None = None
-    if sum(outcome is True for outcome in outcomes) > len(MODELS) // 2:
-        holds = True
-    elif sum(outcome is False for outcome in outcomes) >= len(MODELS) // 2:
-        holds = False
-    return decided(context, holds, in_words(lead), reasons, f"'most' is more than half of the six; {SEEDS}")
-
-
-@judge(PAPER, "text_headline_accuracy", "spectrain_none_but_lstm")
-def spectrain_none_but_lstm(context: Context) -> Finding:
-    """Holds if SpecTrain is below data parallelism only on Residual LSTM, "the only exception" (section 4.4)."""
-    lead, reasons = told(leads_of(context, SPECTRAIN, DATA))
-    outcomes = [one.below(-ROUNDED) if model == LSTM else one.above(-ROUNDED) for model, one in lead.items()]
-    return decided(context, every(outcomes, reasons), in_words(lead), reasons)
