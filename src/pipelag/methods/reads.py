@@ -3,7 +3,7 @@
 The classes here are plain values without torch. A read has two methods, and any class that has them is another kind of
 read. `amounts` gives one number per microbatch of a minibatch that says how far the read acts on a stage (0: the pass
 reads the live weights). `carry` makes the `pipelag.methods.carriers` object that carries the read out on a stage, the
-same for every executor. An update has `change`, which makes such an object too.
+same for every executor. An update has `change`, which makes an object of `pipelag.methods.changes`.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ class LookAhead:
 
     def change(self, stage: StageWeights) -> Any:
         """The object that damps a stage's updates."""
-        from pipelag.methods import carriers
+        from pipelag.methods import changes
 
-        return carriers.DampedStep(stage, self.gamma)
+        return changes.DampedStep(stage, self.gamma)
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,9 @@ class SpikeCompensation:
 
     def change(self, stage: StageWeights) -> Any:
         """The object that compensates a stage's updates; None if the stage has no delay."""
-        from pipelag.methods import carriers
+        from pipelag.methods import changes
 
-        return carriers.Spike(stage) if stage.delay else None
+        return changes.Spike(stage) if stage.delay else None
 
 
 @dataclass(frozen=True)
@@ -163,9 +163,9 @@ class DelayCompensation:
 
     def change(self, stage: StageWeights) -> Any:
         """The object that compensates a stage's updates; None if the stage has no delay."""
-        from pipelag.methods import carriers
+        from pipelag.methods import changes
 
-        return carriers.Compensation(stage, self.strength) if stage.delay else None
+        return changes.Compensation(stage, self.strength) if stage.delay else None
 
 
 ForwardReads = Literal["live"] | Predict | LookAhead
