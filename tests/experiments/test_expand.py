@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipelag.errors import PipelagError
-from pipelag.experiments import Arm, arms, expand, load_scale, specs
+from pipelag.experiments import Arm, arms, expand, load_scale, papers, specs, told
 from pipelag.experiments.schema import Paper, Scale, reading_order
 
 SETUP: dict[str, Any] = {
@@ -84,6 +85,21 @@ def test_logs_of_another_device_have_figures_and_arguments_of_their_own() -> Non
     assert other.asked_beside("papers=x") == "--config scale=published published=h200 papers=x -- "
     elsewhere = scale(name="quick", folder="results/h200")
     assert (elsewhere.device, elsewhere.figures, elsewhere.asked_beside("")) == ("", "figures/quick", "")
+
+
+def test_a_command_line_is_told_what_the_configs_lists_lack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(told, "CONFIG", tmp_path)
+    assert told.asked_for() == papers()  # without a config: all there are
+    monkeypatch.setattr(told, "asked_for", lambda: ["one", "two"])
+    monkeypatch.setattr(told, "configured", lambda: ["plain.py"])
+    for plugins, shown, words in (
+        ([], ["two"], []),
+        (["plain.py"], ["two", "one"], []),
+        (["my own.py", "plain.py"], ["one"], ['plugins=["my own.py", "plain.py"]']),
+        ([], ["three", "one"], ['papers=["three", "one"]']),
+    ):
+        monkeypatch.setattr(told, "named_plugins", lambda plugins=plugins: plugins)
+        assert shlex.split(told.beyond(shown)) == words
 
 
 def test_the_note_of_an_entry_comes_before_its_setups() -> None:
@@ -230,6 +246,7 @@ def test_layers_are_spread_over_stages_to_the_nearest_layer() -> None:
         ({"method": "pipemare", "settings": {"annealing": {"share": [0, 4]}}}, {}, "above 0 and at most 1"),
         ({"method": "pipemare", "settings": {"decay": 1.0}}, {}, "T2's decay D should be between 0 and 1, not 1.0"),
         ({"stage_lr_times": {1: "fast"}}, {}, "the factor on a stage's rate is 'fast', which is not a number"),
+        ({}, {"data": {"name": "digits", "options": {"sise": 28}}}, "unknown option 'sise' of data set 'digits'"),
         ({}, {"steps": 0}, "the setup does not say how many steps a run takes; give it steps"),
         ({}, {"steps": 0, "kind": "speed"}, "the setup does not say how many steps a run takes; give it steps"),
         ({"method": "random_delays"}, {"executor": "real", "workers": 2}, "'random_delays'"),

@@ -34,6 +34,10 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
     "linear": (F.linear, [drawn(2, 9, 40), drawn(7, 40), drawn(7)]),
     "conv1d": (F.conv1d, [drawn(2, 6, 20), drawn(5, 6, 3), drawn(5)]),
     "conv2d": (F.conv2d, [drawn(2, 6, 12, 12).detach().to(memory_format=torch.channels_last), drawn(5, 6, 3, 3)]),
+    "masked": (
+        F.scaled_dot_product_attention,
+        [drawn(2, 2, 9, 8), drawn(2, 2, 11, 8), drawn(2, 2, 11, 8), drawn(9, 11).detach()],
+    ),
     "attention": (F.scaled_dot_product_attention, [drawn(2, 2, 9, 8), drawn(2, 2, 11, 8), drawn(2, 2, 11, 8)]),
 }
 
