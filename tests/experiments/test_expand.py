@@ -259,6 +259,19 @@ def test_an_arm_that_no_run_can_have_is_refused_with_its_place(
         one({"method": "gpipe", "cuts": [1]} | arm, **setup)
 
 
+def test_a_method_is_asked_about_the_stages_and_microbatches_that_a_run_has() -> None:
+    deep = {"model": {"name": "resnet110"}, "batch": 17 * 32, "microbatches": 17}
+    interleaved = {"method": "1f1b_interleaved", "cuts": ["1-33"]}  # 34 stages over 17 workers
+    assert one(interleaved, **deep).phases[0].stages == 34
+    for arm, microbatches, sentence in (
+        (interleaved, 16, "into which 34 stages and 16 microbatches do not divide"),
+        ({"method": "bidirectional", "cuts": ["1-32"]}, 2, "of stages and of microbatches, not 33 and 2"),
+        ({"method": "pipedream_2bw", "cuts": ["1-47"]}, 32, "with 32 microbatches over 48 stages"),
+    ):
+        with pytest.raises(PipelagError, match=sentence):
+            one(arm, **deep | {"microbatches": microbatches})
+
+
 def test_milestones_are_shares_of_the_setups_steps_unless_it_gives_a_horizon() -> None:
     falls = {"name": "milestones", "milestones": [0.5]}
     schedules = falls, falls | {"horizon": 40}, {"name": "cosine"}
