@@ -61,6 +61,18 @@ def test_what_a_killed_process_left_half_written_is_removed(path: Path) -> None:
     assert checkpoint.load(path) is not None and names(path) == ["stage.pt"]
 
 
+def test_what_cannot_be_opened_just_now_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save(STATE, path)
+
+    def refused(*arguments: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(PipelagError, match=r"cannot be opened \(Permission denied\); fix that and start again"):
+        checkpoint.load(path)
+    assert names(path) == ["stage.pt"]
+
+
 def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
     os.mkfifo(path)
     assert not checkpoint.whole(path) and checkpoint.load(path) is None and names(path) == ["stage.damaged"]
