@@ -10,13 +10,35 @@ from itertools import product
 import numpy as np
 import torch
 
-from pipelag.randomness import TURN, drawn_for, mix
+from pipelag.randomness import TURN, drawn_for, mix, seed_stage
 
 
 def test_seeds_are_of_all_their_numbers_in_their_order() -> None:
     seeds = [mix(*numbers) for size in (1, 2, 3) for numbers in product(range(-1, 12), repeat=size)]
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 1 << 63 for seed in seeds)
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def finalised(state: int) -> int:
+    """splitmix64's finaliser (Steele, Lea, Flood, OOPSLA 2014)."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        state = (state ^ state >> shift) * factor % 2**64
+    return state ^ state >> 31
+
+
+def test_what_is_logged_was_drawn_with_these_seeds() -> None:
+    """A change of any of them would change the numbers of every run, whose id stays."""
+    assert finalised(GOLDEN) == 0xE220A8397B1DCDAF  # splitmix64's first output from state 0
+    state = GOLDEN
+    for number in (3, 5, 7):
+        state = finalised(state ^ (number + GOLDEN) % 2**64)
+    seed_stage(3, 5, 7, torch.device("cpu"))
+    assert torch.initial_seed() == mix(3, 5, 7) == state % 2**63
+    with drawn_for(3, 5):
+        assert torch.initial_seed() == mix(3, 5, -1)
 
 
 def looks(seed: int, minibatch: int) -> tuple[float, float, float]:

@@ -116,8 +116,6 @@ def plain(content: Any, where: str, most: int = MOST_VALUES) -> Any:
     while stack:
         value, place = stack.pop()
         left -= 1
-        if left < 0:
-            raise PipelagError(f"{where} holds more than {most:,} values; an alias counts each time it is used")
         if isinstance(value, (Mapping, list, tuple)):
             if len(place) >= DEEPEST:
                 raise PipelagError(f"{where} is nested more than {DEEPEST} levels deep, or in itself")
@@ -134,6 +132,8 @@ def plain(content: Any, where: str, most: int = MOST_VALUES) -> Any:
                     left -= 1
         elif wrong := _wrong(value):
             raise PipelagError(f"{where} is {wrong}")
+        if left < 0:
+            raise PipelagError(f"{where} holds more than {most:,} values; an alias counts each time it is used")
     return content
 
 

@@ -99,9 +99,12 @@ def checked(model: type[M], content: Any, kind: str) -> M:
         first = mistake(error, content, model)
         if first.key:
             raise PipelagError(f"unknown {named(kind, first.place)}{first.near}") from error
+        if first.place:
+            raise PipelagError(f"the {named(kind, first.place)} {first.words}") from error
         noun, _, rest = kind.partition(" ")
-        whole = re.sub(r"\bit is\b", f"the {noun}s {rest}".strip() + " are", first.words, count=1)
-        raise PipelagError(f"the {named(kind, first.place)} {first.words}" if first.place else whole) from error
+        several = f"the {noun}s {rest}".strip()
+        words = re.sub(r"^it is (.*); it should", lambda told: f"{several} are {told[1]}; they should", first.words)
+        raise PipelagError(words) from error
 
 
 class Mistake(NamedTuple):

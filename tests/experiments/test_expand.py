@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipelag.errors import PipelagError
-from pipelag.experiments import Arm, arms, expand, load_scale, specs
-from pipelag.experiments.schema import Paper, Scale
+from pipelag.experiments import Arm, arms, expand, load_scale, papers, specs, told
+from pipelag.experiments.schema import Paper, Scale, reading_order
 
 SETUP: dict[str, Any] = {
     "model": {"name": "lenet5"},
@@ -48,6 +50,56 @@ def test_seeds_are_the_entrys_else_the_setups_else_the_scales_in_their_order() -
     every = arms(paper({"own": {"seeds": [3, 1, 2]}, "none": {}}, table_1=runs), "table_1", scale(seeds=[9, 8]))
     assert [arm.seed for arm in every] == [5, 4, 3, 1, 2, 5, 4, 9, 8]
     assert [arm.spec.seed for arm in every] == [arm.seed for arm in every]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: scale(seeds=[1, 0, 1]), "the seed 1 appears twice; name each once"),
+        (lambda: paper({"a": {"seeds": [4, 4]}}), "the seed 4 appears twice; name each once"),
+        (lambda: scale(seeds=[]), "at least 1"),
+        (lambda: scale(folder="~/runs"), "'~/runs' is not a folder name that Snakemake accepts"),
+        (lambda: scale(folder="runs/{seed}"), "is not a folder name that Snakemake accepts"),
+        (lambda: scale(folder=" runs"), "is not a folder name that Snakemake accepts"),
+        (lambda: paper({"a": {"shares": {"none": [0, 4]}}}), "a share is [numerator, denominator], above 0"),
+        (lambda: paper({"a": {"shares": {"more": [5, 4]}}}), "a share is [numerator, denominator], above 0"),
+    ],
+)
+def test_what_a_config_cannot_mean_is_refused(make: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        make()
+
+
+def test_results_are_read_tables_first_and_claims_in_the_text_last_in_the_configs_order() -> None:
+    names = ["text_b", "figure_10", "figure_2b", "algorithm_1", "text_a", "table_2", "figure_2a", "table_10", "table_1"]
+    of_paper = paper({}, **{name: [] for name in names})
+    assert reading_order(of_paper) == [
+        *("table_1", "table_2", "table_10", "figure_2a", "figure_2b", "figure_10", "algorithm_1", "text_b", "text_a"),
+    ]
+
+
+def test_logs_of_another_device_have_figures_and_arguments_of_their_own() -> None:
+    usual, other = (scale(name="published", folder=f"results/published/{name}") for name in ("cpu", "h200"))
+    assert (usual.device, usual.figures) == ("", "figures/published")
+    assert (other.device, other.figures) == ("h200", "figures/published-h200")
+    assert other.asked_beside("papers=x") == "--config scale=published published=h200 papers=x -- "
+    elsewhere = scale(name="quick", folder="results/h200")
+    assert (elsewhere.device, elsewhere.figures, elsewhere.asked_beside("")) == ("", "figures/quick", "")
+
+
+def test_a_command_line_is_told_what_the_configs_lists_lack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(told, "CONFIG", tmp_path)
+    assert told.asked_for() == papers()  # without a config: all there are
+    monkeypatch.setattr(told, "asked_for", lambda: ["one", "two"])
+    monkeypatch.setattr(told, "configured", lambda: ["plain.py"])
+    for plugins, shown, words in (
+        ([], ["two"], []),
+        (["plain.py"], ["two", "one"], []),
+        (["my own.py", "plain.py"], ["one"], ['plugins=["my own.py", "plain.py"]']),
+        ([], ["three", "one"], ['papers=["three", "one"]']),
+    ):
+        monkeypatch.setattr(told, "named_plugins", lambda plugins=plugins: plugins)
+        assert shlex.split(told.beyond(shown)) == words
 
 
 def test_the_note_of_an_entry_comes_before_its_setups() -> None:
@@ -175,6 +227,7 @@ def test_a_setting_is_a_share_of_its_phases_steps_and_at_least_one() -> None:
 
 
 def test_layers_are_spread_over_stages_to_the_nearest_layer() -> None:
+    assert specs.cuts_of("3/3", "here") == [1, 2] and specs.cuts_of("1/3", "here") == []
     assert specs.cuts_of("4/10", "here") == [3, 5, 8] and specs.cuts_of([1, "4-9:2"], "here") == [1, 4, 6, 8]
 
 
@@ -193,6 +246,9 @@ def test_layers_are_spread_over_stages_to_the_nearest_layer() -> None:
         ({"method": "pipemare", "settings": {"annealing": {"share": [0, 4]}}}, {}, "above 0 and at most 1"),
         ({"method": "pipemare", "settings": {"decay": 1.0}}, {}, "T2's decay D should be between 0 and 1, not 1.0"),
         ({"stage_lr_times": {1: "fast"}}, {}, "the factor on a stage's rate is 'fast', which is not a number"),
+        ({}, {"data": {"name": "digits", "options": {"sise": 28}}}, "unknown option 'sise' of data set 'digits'"),
+        ({}, {"steps": 0}, "the setup does not say how many steps a run takes; give it steps"),
+        ({}, {"steps": 0, "kind": "speed"}, "the setup does not say how many steps a run takes; give it steps"),
         ({"method": "random_delays"}, {"executor": "real", "workers": 2}, "'random_delays'"),
     ],
 )
@@ -201,6 +257,19 @@ def test_an_arm_that_no_run_can_have_is_refused_with_its_place(
 ) -> None:
     with pytest.raises(PipelagError, match=rf"^mine\.table_1\.one: .*{re.escape(sentence)}"):
         one({"method": "gpipe", "cuts": [1]} | arm, **setup)
+
+
+def test_a_method_is_asked_about_the_stages_and_microbatches_that_a_run_has() -> None:
+    deep = {"model": {"name": "resnet110"}, "batch": 17 * 32, "microbatches": 17}
+    interleaved = {"method": "1f1b_interleaved", "cuts": ["1-33"]}  # 34 stages over 17 workers
+    assert one(interleaved, **deep).phases[0].stages == 34
+    for arm, microbatches, sentence in (
+        (interleaved, 16, "into which 34 stages and 16 microbatches do not divide"),
+        ({"method": "bidirectional", "cuts": ["1-32"]}, 2, "of stages and of microbatches, not 33 and 2"),
+        ({"method": "pipedream_2bw", "cuts": ["1-47"]}, 32, "with 32 microbatches over 48 stages"),
+    ):
+        with pytest.raises(PipelagError, match=sentence):
+            one(arm, **deep | {"microbatches": microbatches})
 
 
 def test_milestones_are_shares_of_the_setups_steps_unless_it_gives_a_horizon() -> None:

@@ -96,6 +96,24 @@ def test_json_that_cannot_be_meant_is_refused(text: str, sentence: str) -> None:
         json_of(text, "f")
 
 
+def test_values_count_with_what_holds_them_and_numbers_fit_in_64_bits() -> None:
+    for text, count in (("[1, 2]", 3), ("[[], [], []]", 4), ('{"a": {"b": 1}}', 3)):
+        json_of(text, "this", most=count)
+        with pytest.raises(PipelagError, match=f"^this holds more than {count - 1} values"):
+            json_of(text, "this", most=count - 1)
+    with pytest.raises(PipelagError, match="^this holds more than 200,000 values"):
+        yaml_of(str([0] * 200_000), "this")
+    assert json_of(f"[{-(2**63)}, {2**63 - 1}]", "this") == [-(2**63), 2**63 - 1]
+    for number in (2**63, -(2**63) - 1):
+        with pytest.raises(PipelagError, match="^this is a whole number of more than 64 bits"):
+            json_of(str(number), "this")
+
+
+def test_a_mark_of_the_bytes_order_is_no_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfa: [1e-3, 1.e3, 2.5E4, +1e3]\n")
+    assert read_yaml(tmp_path / "a.yaml", "a config file") == {"a": [0.001, 1000.0, 25_000.0, 1000.0]}
+
+
 def test_values_made_in_python_are_plain_too() -> None:
     content: list[object] = []
     content.append(content)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pipelag
+from pipelag.asked import check_sizes
 from pipelag.errors import PipelagError
 
 INPUTS = torch.randn(110, 6, 8, generator=torch.Generator().manual_seed(0))
@@ -104,6 +105,14 @@ def test_a_lists_smaller_minibatch_is_foreseen() -> None:
         PipelagError, match="minibatch 2 has 10 samples and those before it have 20, but real workers expect"
     ):
         train(batches, executor="real")
+
+
+def test_a_lists_smaller_minibatch_that_is_not_trained_on_does_no_harm() -> None:
+    batches = [(INPUTS[:size], TARGETS[:size]) for size in (20, 20, 10)]
+    check_sizes(batches, 2, [], even=True)
+    check_sizes(batches, 3, [], even=False)
+    with pytest.raises(PipelagError, match="^minibatch 2 has 10 samples and those before it have 20"):
+        check_sizes(batches, 3, [], even=True)
 
 
 @pytest.mark.real

@@ -48,6 +48,14 @@ def test_only_rates_of_steps_that_are_done_are_compared() -> None:
     assert warned({}, halved, 7) == []  # an older checkpoint says nothing
 
 
+def test_an_epochs_length_matters_once_either_training_would_have_begun_again() -> None:
+    four, six = ({"minibatches in an epoch": str(length)} for length in (4, 6))
+    for before, now in ((four, six), (six, four)):
+        assert warned(before, now, 4) == []  # all minibatches so far are the same ones
+        assert len(warned(before, now, 5)) == 1
+    assert warned(four, four, 9) == []
+
+
 def scaled(factor: float) -> Callable[..., torch.Tensor]:
     return lambda output, target: factor * (output - target).square().mean()
 
@@ -57,6 +65,8 @@ def test_a_loss_is_told_by_its_settings() -> None:
         return loss_told(loss)["loss"]
 
     assert told(scaled(1.0)) == told(scaled(1.0)) != told(scaled(2.0))
+    losses: list[Any] = [lambda o, t: nn.functional.cross_entropy(o, t), lambda o, t: nn.functional.nll_loss(o, t)]
+    assert told(losses[0]) != told(losses[1])  # by the names in them alone
     assert told(nn.CrossEntropyLoss(label_smoothing=0.1)) != told(nn.CrossEntropyLoss())
     assert told(nn.CrossEntropyLoss().eval()) == told(nn.CrossEntropyLoss())
     assert told(nn.functional.cross_entropy) == "cross_entropy"

@@ -44,6 +44,15 @@ def test_epochs_go_through_a_list_again() -> None:
         trained(iter(PAIRS), epochs=2)
 
 
+@pytest.mark.parametrize("kind", [list, iter])
+@pytest.mark.parametrize("start", [0, 2])
+def test_the_first_minibatch_may_be_looked_at_and_each_comes_once(kind: Callable[[Any], Any], start: int) -> None:
+    looked: list[Any] = []
+    taken = list(Supply(kind(PAIRS)).first(4, start, looked.append))
+    assert [pair[0] is PAIRS[0][0] for pair in looked] == [True]
+    assert [inputs for inputs, _ in taken] == [PAIRS[step][0] for step in range(start, 4)]
+
+
 def test_a_loader_shuffles_anew_in_every_epoch_as_in_a_loop_of_ones_own() -> None:
     drawn = loader()
     by_hand = [pair for _ in range(3) for pair in drawn]

@@ -7,6 +7,7 @@ from statistics import stdev
 
 import pandas as pd
 import pytest
+from matplotlib.container import ErrorbarContainer
 
 from pipelag.report import explore
 from pipelag.report.frames import Axis, Bars, Lines, Scatter
@@ -245,8 +246,19 @@ def test_a_long_title_of_the_x_axis_stays_in_the_figure(panels: int) -> None:
 def test_a_spread_over_seeds_is_the_samples_standard_deviation() -> None:
     """Of bands and whiskers, as tables have it: over n - 1, for seeds are a sample of all there could be."""
     frame = pd.DataFrame({"epoch": [1, 1, 1, 2], "seed": [0, 1, 2, 0], "accuracy": [1.0, 2.0, 6.0, 5.0]})
-    spreads = over_seeds(frame, "epoch", "accuracy")["std"]
+    means, spreads = (over_seeds(frame, "epoch", "accuracy")[column] for column in ("mean", "std"))
     assert list(spreads) == pytest.approx([stdev([1.0, 2.0, 6.0]), 0.0])
+    assert list(means) == [3.0, 5.0]
+    both = pd.concat([frame[frame["epoch"] == 1].assign(epoch=epoch) for epoch in (1, 2)])
+    (axes,) = Lines("epoch", "accuracy").draw(both).axes
+    (band,) = axes.collections
+    edges = sorted({y for x, y in band.get_paths()[0].vertices if x == 1})
+    assert edges == pytest.approx([3.0 - stdev([1.0, 2.0, 6.0]), 3.0 + stdev([1.0, 2.0, 6.0])])
+    (axes,) = Bars("accuracy", group="epoch").draw(frame).axes
+    (bar,) = (each for each in axes.containers if isinstance(each, ErrorbarContainer))
+    whisker = bar.lines[2][0].get_segments()[0]
+    assert whisker[:, 1] == pytest.approx(edges)
+    assert axes.texts[0].xy[1] == pytest.approx(edges[1])  # the number stands above the whisker
 
 
 @pytest.mark.parametrize("log", [True, False])

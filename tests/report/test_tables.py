@@ -82,6 +82,18 @@ def test_a_table_of_rows_and_columns_said_once_is_the_same_table() -> None:
     )
 
 
+def test_a_rule_goes_where_the_cell_is_another_than_the_one_above() -> None:
+    rows = [{"net": net, "n": number} for number, net in enumerate("aabbac")]
+    made = table(rows, [Col("n", "n"), Col("net", "net")], rule_by="net")
+    assert made.rules == [2, 4, 5]
+
+
+def test_numbers_stand_to_the_right_but_not_those_that_name_the_rows() -> None:
+    made = table([{"depth": 20, "net": "a", "n": 1}], [Col("depth", "depth"), Col("net", "net"), Col("n", "n")])
+    assert made.right == [False, False, True]
+    assert r"\begin{tabular}{llr}" in made.latex() and "| --- | --- | ---: |" in made.markdown()
+
+
 def test_labels_of_two_papers_tables_differ(tmp_path: Path) -> None:
     for paper in ("pipemare", "pipedream"):
         TABLE.save(tmp_path / paper / "table_2")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pipelag
 from pipelag import precision, products
@@ -33,6 +34,10 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
     "linear": (F.linear, [drawn(2, 9, 40), drawn(7, 40), drawn(7)]),
     "conv1d": (F.conv1d, [drawn(2, 6, 20), drawn(5, 6, 3), drawn(5)]),
     "conv2d": (F.conv2d, [drawn(2, 6, 12, 12).detach().to(memory_format=torch.channels_last), drawn(5, 6, 3, 3)]),
+    "masked": (
+        F.scaled_dot_product_attention,
+        [drawn(2, 2, 9, 8), drawn(2, 2, 11, 8), drawn(2, 2, 11, 8), drawn(9, 11).detach()],
+    ),
     "attention": (F.scaled_dot_product_attention, [drawn(2, 2, 9, 8), drawn(2, 2, 11, 8), drawn(2, 2, 11, 8)]),
 }
 
@@ -56,6 +61,38 @@ def test_a_product_and_its_gradients_are_the_same_but_for_rounding(name: str) ->
         size = truth.abs().max()
         assert float((ours - truth).abs().max() / size) < 2**-7
         assert float((ours - truth).norm() / size) <= 1.1 * float((theirs - truth).norm() / size) + 1e-3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_product_of_bfloat16_is_left_to_torch(name: str) -> None:
+    """What `Widened` passes on goes through a mode around it, in the forward and in the backward."""
+    seen: list[Any] = []
+
+    class Below(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(isinstance(value, torch.Tensor) and value.dtype is BF16 for value in args):
+                seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    operation, inputs = CASES[name]
+    with Below(), Widened():
+        operation(*inputs).float().square().sum().backward()
+    products = ("mm", "mv", "dot", "linear", "conv", "attention")
+    assert seen and not [func for func in seen if any(word in func.split(".")[1] for word in products)]
+
+
+def test_a_setting_of_the_callers_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    for enabled in (False, True):
+        torch.backends.mha.set_fastpath_enabled(enabled)
+        with Widened():
+            assert not torch.backends.mha.get_fastpath_enabled()
+        assert torch.backends.mha.get_fastpath_enabled() is enabled
+
+
+def test_only_a_processor_may_lack_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for asked, there in ((lambda: False, False), (lambda: True, True), (None, False)):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", asked)
+        assert products.multiplies.__wrapped__("cpu") is there and products.multiplies.__wrapped__("cuda") is True
 
 
 def test_only_products_of_bfloat16_are_others() -> None:

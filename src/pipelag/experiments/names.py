@@ -13,6 +13,8 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.runs.spec import RunSpec
 from pipelag.typed import check_keywords
 
+MOST_DERIVED = 256  # stages, whose delays take a tenth of a second
+
 
 def check_names(spec: RunSpec, where: str) -> None:
     """Refuse a spec with a name that no registry has, or options, cuts or a method that cannot be.
@@ -34,8 +36,9 @@ def check_names(spec: RunSpec, where: str) -> None:
         _known("method", phase.method, METHODS, where)
         if spec.executor == "real" and METHODS[phase.method].random is not None:
             raise PipelagError(f"{where}: {random_for_real(phase.method)}")
-        # A method that refuses its options does so with few stages too; deriving 1,712 stages' delays takes seconds.
-        pipeline = min(phase.stages, 32), phase.microbatches
+        # Whether stages and microbatches divide as a method needs it shows with their own numbers only. But deriving
+        # 1,712 stages' delays takes seconds.
+        pipeline = min(phase.stages, MOST_DERIVED), phase.microbatches
         refused = refusal(phase.method, json.dumps(phase.options, sort_keys=True), *pipeline)
         if refused:
             raise PipelagError(f"{where}: {refused}")
