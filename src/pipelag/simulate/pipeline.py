@@ -157,6 +157,7 @@ class SimulatedPipeline:
         if total is None:
             total = self.by_microbatches(t, inputs, targets, reads)
         self.update(step)
+        self._observed("end", t)
         return total
 
     def by_microbatches(self, t: int, inputs: Any, targets: Any, reads: Lags) -> torch.Tensor:
@@ -211,13 +212,13 @@ class SimulatedPipeline:
         return self.part_of_loss(value, target)
 
     def _observed(self, kind: str, t: int, among: range | None = None) -> None:
-        """Call `observe` at the start of a minibatch, or for each stage whose weights for a pass or update are loaded.
+        """Call `observe` at a minibatch's start or end, or for each stage whose weights are loaded.
 
         Args:
             among: only these stages, from 1.
         """
         if self.observe is not None:
-            for index, _ in self.moved if kind != "start" else [(0, None)]:
+            for index, _ in self.moved if kind not in ("start", "end") else [(0, None)]:
                 if among is None or index + 1 in among:
                     self.observe(kind, t, index)
 
