@@ -330,7 +330,8 @@ def _simulated(
             store.save(training, telling)
         with suppress(Stop):
             if saved is not None:
-                retell(saved, telling)
+                with _undisturbed(training):
+                    retell(saved, telling)
             seen = None if store is None else lambda pair: store.seen(data_told(supply.length, pair))
             pairs = noted(supply.first(total, training.done, seen), training.done)
             for inputs, targets in callers.while_drawing(pairs, waiting=supply.length is None):
@@ -341,5 +342,6 @@ def _simulated(
                     if telling.due:
                         telling.evaluate(model, place)
                 if store is not None and training.done in store.marks:
-                    store.save(training, telling)
+                    with _undisturbed(training) if wishes.on_checkpoint is not None else nullcontext():
+                        store.save(training, telling)
         return telling.losses(), telling.evaluations
