@@ -277,8 +277,11 @@ def _places(model: nn.Module) -> dict[str, tuple[torch.Tensor, int]]:
 
 
 @contextmanager
-def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
+def _undisturbed(training: SimulatedTraining, called: bool = True) -> Iterator[None]:
     """Around callbacks, which may compute with the model, in another mode and with gradients.
+
+    Args:
+        called: whether there are any this time, so that a longer look at the weights is worth its time.
 
     Raises:
         PipelagError: a callback has replaced a tensor that is trained, or has changed a copy of one.
@@ -287,7 +290,7 @@ def _undisturbed(training: SimulatedTraining) -> Iterator[None]:
     try:
         with unchanged_modes(training.model):
             yield
-        training.refuse_lost_changes()
+        training.refuse_lost_changes(called)
     except Stop:
         training.refuse_lost_changes()  # such as a return to the best weights
         raise
@@ -330,16 +333,19 @@ def _simulated(
             store.save(training, telling)
         with suppress(Stop):
             if saved is not None:
-                retell(saved, telling)
+                with _undisturbed(training):
+                    retell(saved, telling)
             seen = None if store is None else lambda pair: store.seen(data_told(supply.length, pair))
             pairs = noted(supply.first(total, training.done, seen), training.done)
             for inputs, targets in callers.while_drawing(pairs, waiting=supply.length is None):
                 with TURN:
                     loss = training.step(to(inputs, place), to(targets, place))
-                with _undisturbed(training) if wishes.follows else nullcontext():
+                called = wishes.on_step is not None or training.done in telling.marks
+                with _undisturbed(training, called) if wishes.follows else nullcontext():
                     telling.step(loss)
                     if telling.due:
                         telling.evaluate(model, place)
                 if store is not None and training.done in store.marks:
-                    store.save(training, telling)
+                    with _undisturbed(training) if wishes.on_checkpoint is not None else nullcontext():
+                        store.save(training, telling)
         return telling.losses(), telling.evaluations

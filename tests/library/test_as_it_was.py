@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,8 +95,8 @@ def test_gradients_of_before_are_no_part_of_the_first_update(executor: str, prec
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("called", ["on_step", "on_evaluation"])
-def test_a_callback_that_computes_with_the_model_changes_nothing(called: str, precision: str) -> None:
+@pytest.mark.parametrize("called", ["on_step", "on_evaluation", "on_checkpoint"])
+def test_a_callback_that_computes_with_the_model_changes_nothing(called: str, precision: str, tmp_path: Path) -> None:
     """It measures a gradient, and leaves the model in the mode for that."""
 
     def dropping() -> nn.Sequential:
@@ -107,10 +108,28 @@ def test_a_callback_that_computes_with_the_model_changes_nothing(called: str, pr
             told(BATCHES[step % 24][0]).square().sum().backward()
 
     told, plain = dropping(), dropping()
-    train(told, precision=precision, evaluate_every=2, **{called: look})
+    kept = {"checkpoints": tmp_path, "checkpoint_every": 2} if called == "on_checkpoint" else {"evaluate_every": 2}
+    train(told, precision=precision, **kept, **{called: look})
     train(plain, precision=precision)
     assert all(map(torch.equal, told.parameters(), plain.parameters()))
     assert told.training and all(parameter.grad is None for parameter in told.parameters())
+
+
+def test_a_callback_that_is_told_again_of_steps_changes_nothing(tmp_path: Path) -> None:
+    """A resumed training first tells it of the steps that are done."""
+
+    def dropping() -> nn.Sequential:
+        return nn.Sequential(*model(), nn.Dropout(0.3))
+
+    def look(step: int, loss: float) -> None:
+        told.eval()
+        told(BATCHES[step % 24][0]).square().sum().backward()
+
+    train(dropping(), steps=12, checkpoints=tmp_path)
+    told, plain = dropping(), dropping()
+    train(told, checkpoints=tmp_path, on_step=look)
+    train(plain)
+    assert all(map(torch.equal, told.parameters(), plain.parameters()))
 
 
 @pytest.mark.parametrize("executor", ["simulated", "real"])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import pipelag
+from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
@@ -92,3 +97,38 @@ def test_statistics_are_those_of_the_first_replica() -> None:
         if m % 2 == 0:
             alone(x)
     assert all(torch.equal(a, b) for a, b in zip(network[0].buffers(), alone.buffers(), strict=True))
+
+
+@pytest.mark.parametrize("where", ["second microbatch", "update"])
+def test_a_step_of_a_round_that_is_interrupted_is_not_added_twice(where: str) -> None:
+    """It is refused if it is taken again after part of it was added; from a checkpoint the training goes on."""
+    phase, data, calls = Phase(get("stale_weights"), STEPS, (1,), microbatches=2, replicas=(2, 1)), batches(), [0, -1]
+
+    def fail(*_: Any) -> None:
+        calls[0] += 1
+        if calls[0] == calls[1]:
+            raise ValueError("fails")
+
+    def make(params: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(params, lr=LR)
+        if where == "update":
+            optimizer.register_step_pre_hook(fail)
+        return optimizer
+
+    losses = []
+    for fails in (False, True):
+        network = model()
+        if where != "update":
+            network[1].register_forward_pre_hook(fail)
+        training = SimulatedTraining(network, [phase], make, F.cross_entropy)
+        losses.append([training.step(*data[t]) for t in range(5)])
+        if fails:
+            state = copy.deepcopy(training.state_dict())
+            calls[1] = calls[0] + (1 if where == "update" else 2)
+            with pytest.raises(ValueError, match="fails"):
+                training.step(*data[5])
+            with pytest.raises(PipelagError, match="interrupted; continue from a checkpoint"):
+                training.step(*data[5])
+            training.load_state_dict(state)
+        losses[-1] += [training.step(*data[t]) for t in range(5, STEPS)]
+    assert losses[0] == losses[1]

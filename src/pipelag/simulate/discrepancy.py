@@ -9,6 +9,8 @@ On every `every`-th minibatch of a phase it measures:
   read live weights, so both distances are 0 and say nothing about the delay;
 * for methods that predict, SpecTrain's figure 9: for each s of `horizons`, the RMSE of the weights predicted s updates
   ahead against the true ones, beside the RMSE of the weights as they were s updates before.
+
+A step that is interrupted and then taken again counts once.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ class Discrepancy:
         self.sizes = [sum(p.numel() for p in weights.flat.parameters) for weights in pipeline.weights]
         self.foreseen: dict[int, list[tuple[int, list[Buffers], list[Buffers]]]] = {}
         self.seen: dict[int, Buffers] = {}
+        self.begun = -1  # the minibatch that was begun last
+        self.passes: list[tuple[Any, float]] = []  # measured in this minibatch, which may be interrupted
         self.sums: dict[Any, float] = {}
         self.most: dict[Any, float] = {}
         self.counts: dict[Any, int] = {}
@@ -52,19 +56,28 @@ class Discrepancy:
         """Called by the pipeline in minibatch t when stage `index` has loaded the weights of a pass.
 
         `kind`: forward ("F") or backward ("B"), of several microbatches the first; before the update ("U"), when the
-        live weights are loaded; and once at the minibatch's start ("start").
+        live weights are loaded; and once at the minibatch's start ("start") and end ("end").
         """
         weights = self.pipeline.weights[index]
         if kind == "start":
+            self.passes.clear()
+            if t == self.begun:  # taken again, perhaps with old weights in place of the live ones; this part is done
+                return
             self._compare(t)
             if t % self.every == 0:
                 self._foresee(t)
+            self.begun = t
+        elif kind == "end":
+            for key, value in self.passes:
+                self.add(key, value)
+            self.passes.clear()
         elif t % self.every:
             return
         elif kind == "F":
             self.seen[index] = [buffer.clone() for buffer in weights.showing.buffers]
         else:
-            self.add((kind, index), rms(self.seen[index], weights.showing.buffers, self.sizes[index]))
+            distance = rms(self.seen[index], weights.showing.buffers, self.sizes[index])
+            self.passes.append(((kind, index), distance))
 
     def _predicting(self) -> list[int]:
         return [index for index, weights in enumerate(self.pipeline.weights) if weights.prediction is not None]
@@ -111,6 +124,7 @@ class Discrepancy:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
+        self.begun, self.passes = -1, []
         self.sums, self.most, self.counts = dict(state["sums"]), dict(state["most"]), dict(state["counts"])
         place = self.pipeline.device
         self.foreseen = tree_map(lambda v: v.to(place) if isinstance(v, torch.Tensor) else v, state["foreseen"])

@@ -27,11 +27,11 @@ from pipelag.simulate.rounds import Buffers, Rounds
 from pipelag.stage import together
 from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.guard import Guard, Later
-from pipelag.stage.optimizers import apart, set_rates
+from pipelag.stage.optimizers import apart, others_code, set_rates
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import Gradients, backward_through, fresh, segments_of
-from pipelag.stage.rounded import Masters, computing, differentiating, flat_of
+from pipelag.stage.rounded import Examined, Masters, computing, differentiating, flat_of, lent, refuse_lost, unlike
 from pipelag.stage.showing import Copies
 from pipelag.stage.weights import publish
 from pipelag.stage.where import noted
@@ -115,7 +115,7 @@ class SimulatedPipeline:
         self.observe: Callable[[str, int, int], None] | None = None  # set by `Discrepancy`
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
         self.made = [weights for _, weights in self.moved if weights.readings]  # stages that predict or correct
-        self.graphs, self.grouped = Graphs(graphs), Grouped(self, grouped)
+        self.graphs, self.grouped, self.examined = Graphs(graphs), Grouped(self, grouped), Examined()
 
     def version(self, index: int, m: int, lags: Sequence[Sequence[int]]) -> tuple[int, int]:
         """(version, index in the update's period) of what a pass of the phase's microbatch m reads at a stage."""
@@ -157,6 +157,7 @@ class SimulatedPipeline:
         if total is None:
             total = self.by_microbatches(t, inputs, targets, reads)
         self.update(step)
+        self._observed("end", t)
         return total
 
     def by_microbatches(self, t: int, inputs: Any, targets: Any, reads: Lags) -> torch.Tensor:
@@ -211,13 +212,13 @@ class SimulatedPipeline:
         return self.part_of_loss(value, target)
 
     def _observed(self, kind: str, t: int, among: range | None = None) -> None:
-        """Call `observe` at the start of a minibatch, or for each stage whose weights for a pass or update are loaded.
+        """Call `observe` at a minibatch's start or end, or for each stage whose weights are loaded.
 
         Args:
             among: only these stages, from 1.
         """
         if self.observe is not None:
-            for index, _ in self.moved if kind != "start" else [(0, None)]:
+            for index, _ in self.moved if kind not in ("start", "end") else [(0, None)]:
                 if among is None or index + 1 in among:
                     self.observe(kind, t, index)
 
@@ -316,7 +317,10 @@ class SimulatedPipeline:
 
     def update(self, step: int) -> None:
         """Update every stage whose period ends with this minibatch, at this step's rates."""
-        t = step - self.start
+        t, examines = step - self.start, self.rounded and not self.examined.over
+        if examines:
+            read = [(weights.flat, weights.showing.buffers) for weights in self.weights]
+            refuse_lost(self.examined.begin(read), self.stages)
         with Copies() as copies:
             for _, weights in self.moved:
                 weights.rest(copies)
@@ -328,12 +332,26 @@ class SimulatedPipeline:
         ending = self.rounds.ending(t, self.microbatches) if self.rounds is not None else None
         moved = [weights for index, weights in self.moved if ending is None or index in ending]
         together.before_step(moved)
-        left = self.flat_step.step()
+        with self._gradients_lent():
+            left = self.flat_step.step()
+        if examines:
+            refuse_lost(self.examined.end(), self.stages)
         together.after_step(moved)
         if self.rounded:
             publish([(weights.flat, weights.live) for weights in self.weights])
         if left:
             self.optimizer.zero_grad(set_to_none=True)
+
+    def _gradients_lent(self) -> AbstractContextManager[None]:
+        """A context for the optimizer's step: others' code there reaches the model's gradients in bfloat16, too."""
+        assert self.optimizer is not None
+        lends = self.rounded and others_code(self.optimizer)
+        return lent(weights.flat for weights in self.weights) if lends else nullcontext()
+
+    def unlike(self) -> list[nn.Parameter]:
+        """In bfloat16, the parameters that are no copies of the live weights as they should be between two steps."""
+        at_rest = [each for each in self.weights if not each.plain or each.showing.content == each.alive]
+        return unlike((weights.flat, weights.live) for weights in at_rest) if self.rounded else []
 
     def set_rates(self, t: int) -> None:
         """Set the stages' rates for the update to which the phase's minibatch t belongs; predictions use them too."""

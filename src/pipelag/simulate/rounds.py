@@ -12,8 +12,10 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from pipelag.errors import PipelagError
 from pipelag.schedules import Delays
 from pipelag.stage.policy import StageWeights
+from pipelag.stage.showing import BROKEN
 
 Sums = list[list[list[torch.Tensor | None]]]  # per stage, replica and parameter
 
@@ -27,9 +29,17 @@ class Rounds:
             [[None] * len(w.flat.parameters) for _ in range(1 + max(place))]
             for w, place in zip(weights, self.places, strict=True)
         ]
+        self.last = -1  # the microbatch whose gradients were added last
 
     def collect(self, m: int) -> None:
-        """Add the gradients of microbatch m to its replicas' sums, and clear them in the parameters."""
+        """Add the gradients of microbatch m to its replicas' sums, and clear them in the parameters.
+
+        Raises:
+            PipelagError: a step that was interrupted is taken again; its gradients are in the sums already.
+        """
+        if m <= self.last:
+            raise PipelagError(BROKEN)
+        self.last = m
         for weights, sums, place in zip(self.weights, self.sums, self.places, strict=True):
             row = sums[place[m % len(place)]]
             for at, parameter in enumerate(weights.flat.parameters):
@@ -55,6 +65,7 @@ class Rounds:
 
     def restore(self, sums: Sums, device: torch.device) -> None:
         """Continue from these sums, in the midst of rounds."""
+        self.last = -1
         self.sums = [[[g if g is None else g.to(device) for g in row] for row in stage] for stage in sums]
 
 

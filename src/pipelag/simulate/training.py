@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,11 +12,11 @@ from torch import nn
 from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 from pipelag.simulate.pipeline import Loss, SimulatedPipeline
-from pipelag.stage.guard import later
+from pipelag.stage.guard import later, packed
 from pipelag.stage.optimizers import OptimizerFactory, adopt_state, group_by_stage, restore_state
 from pipelag.stage.phase import Phase
 from pipelag.stage.rehearsal import check_optimizer
-from pipelag.stage.rounded import Rounding, masters_of
+from pipelag.stage.rounded import Rounding, masters_of, refuse_lost
 
 
 class SimulatedTraining:
@@ -125,33 +126,42 @@ class SimulatedTraining:
         """
         if self.done >= self.total:
             raise PipelagError(f"all {self.total} steps of this training are done; give it a longer phase")
-        self.refuse_lost_changes()
+        self.refuse_lost_changes(looking=self.done & (self.done - 1) == 0)  # now and then for changes without a trace
         while self.done >= self.pipeline.start + self.phases[self.phase].steps:
             self._leave()
             self._enter(self.phase + 1)
-        loss = self.pipeline.step(self.done, inputs, targets)
+        try:
+            with self.masters.step() if self.masters is not None else nullcontext():
+                loss = self.pipeline.step(self.done, inputs, targets)
+        except BaseException:
+            self.forget_gradients()  # part of a sum, to which the step would add if it were taken again
+            raise
         self.done += 1
+        if self.masters is not None and (touched := self.masters.touched()):
+            laid_out_anew = packed(self.model)
+            refuse_lost([parameter for parameter in touched if id(parameter) not in laid_out_anew], [self.model])
+            self.masters.note()
         return loss
 
-    def refuse_lost_changes(self) -> None:
+    def refuse_lost_changes(self, looking: bool = True) -> None:
         """Call between two steps.
 
+        Args:
+            looking: compare all values, which takes a pass over the weights and waits for the device; otherwise only
+                those of parameters that torch counts as changed in place, which leaves out changes through `data`.
+
         Raises:
-            PipelagError: in bfloat16 somebody has changed a parameter in place, which is a copy.
+            PipelagError: in bfloat16 somebody has changed a parameter, which is a copy.
         """
-        lost = self.masters.changed() if self.masters is not None else []
-        if lost:
-            name = next(name for name, parameter in self.model.named_parameters() if parameter is lost[0])
-            raise PipelagError(
-                f"the parameter '{name}' was changed by something other than the optimizer, which would be lost: in "
-                "bfloat16 the model's parameters are copies of those that the optimizer steps on; change these, train "
-                "in float32, or change weights after the training"
-            )
+        if self.masters is not None:
+            refuse_lost(self.masters.changed() or (self.pipeline.unlike() if looking else []), [self.model])
 
     def forget_gradients(self) -> None:
         """Clear all gradients, for callers who run a backward between two steps."""
-        for parameter in (*self.model.parameters(), *(self.masters or {}).values()):
+        for parameter in self.model.parameters():
             parameter.grad = None
+        if self.masters is not None:
+            self.masters.forget_gradients()
 
     def close(self) -> None:
         """End the training, even after a failed step: the model gets its live weights, in float32."""
@@ -167,7 +177,12 @@ class SimulatedTraining:
                 parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that later steps depend on."""
+        """Everything that later steps depend on.
+
+        Raises:
+            PipelagError: as `refuse_lost_changes`.
+        """
+        self.refuse_lost_changes()
         return {
             "done": self.done,
             "phase": self.phase,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim import optimizer as torch_optimizer
 
 from pipelag.errors import PipelagError
 from pipelag.methods.prediction import AT_HAND, BY_MOMENTUM, BY_NUMBER, prediction_rule
@@ -249,6 +250,14 @@ def apart(optimizer: Optimizer | None) -> dict[nn.Parameter, int]:
         seen[group["stage"]] = number + 1
         numbers |= dict.fromkeys(group["params"], number)
     return numbers
+
+
+def others_code(optimizer: Optimizer) -> bool:
+    """Whether a step runs a user's or a library's code: the optimizer's own, its `step` set anew, or hooks."""
+    hooks = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
+    hooks += [torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks]
+    ours = type(optimizer).__module__.startswith(("torch.optim", "pipelag."))
+    return not ours or "step" in vars(optimizer) or any(hooks)
 
 
 def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:

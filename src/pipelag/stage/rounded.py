@@ -11,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import compress
+from itertools import chain, compress
 from operator import attrgetter, not_
 from typing import Any
 
 import torch
 from torch import nn
 
+from pipelag.errors import PipelagError
 from pipelag.products import products
 from pipelag.stage.weights import Divided, FlatParameters, Laid, load_whole, publish, shadows, whole_state
 from pipelag.tensors import copy_each
 
 Masters = Mapping[nn.Parameter, nn.Parameter]
-CHANGES = attrgetter("_version")
+CHANGES, HOOKS = attrgetter("_version"), attrgetter("_post_accumulate_grad_hooks")
 
 
 def computing(device: torch.device, bf16: bool) -> AbstractContextManager[Any]:
@@ -47,42 +48,92 @@ class Rounding(dict[nn.Parameter, nn.Parameter]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hooks: list[Any] = []
+        self.handles: dict[nn.Parameter, list[Any]] = {}  # of the hooks that are ours
+        self.counts: list[int] = []  # each parameter's hooks when `settle` was called
+        self.within = [False]  # whether a step is being taken
         self.seen: list[int] = []  # how often each parameter had been changed when `note` was called
 
     def note(self) -> None:
         """Take the parameters' values for those of their masters."""
         self.seen = list(map(CHANGES, self))
 
-    def changed(self) -> list[nn.Parameter]:
-        """The parameters that are no copies of their masters any more because somebody has changed them in place.
-
-        Call it between two steps. Changes through `data` are not seen.
-        """
+    def touched(self) -> list[nn.Parameter]:
+        """The parameters that somebody has changed in place since `note` was called, but not through `data`."""
         now = list(map(CHANGES, self))
         if now == self.seen:
             return []
-        touched = [parameter for parameter, a, b in zip(self, now, self.seen, strict=True) if a != b]
+        return [parameter for parameter, a, b in zip(self, now, self.seen, strict=True) if a != b]
+
+    def changed(self) -> list[nn.Parameter]:
+        """Those among the `touched` that are no copies of their masters any more. Call it between two steps."""
+        touched = self.touched()
         lost = [parameter for parameter in touched if not _copy_of(parameter, self[parameter])]
-        if not lost:  # other weights were there for a while
-            self.seen = now
+        if touched and not lost:  # other weights were there for a while
+            self.note()
         return lost
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A block in which a step is taken. Hooks that others have registered before it see their gradients."""
+        self.settle()
+        self.within[0] = True
+        try:
+            yield
+        finally:
+            self.within[0] = False
 
     @property
     def rounded(self) -> list[nn.Parameter]:
         """The masters of the parameters that are rounded."""
         return [master for parameter, master in self.items() if parameter.dtype != master.dtype]
 
+    def hook(self, parameter: nn.Parameter) -> None:
+        """Let backwards give the parameter's gradients to its master.
+
+        Hooks of others are shown what they see in float32: the sum so far, which they may change. Ours then have to be
+        the first and the last.
+        """
+        there = HOOKS(parameter) or {}
+        for handle in self.handles.get(parameter, ()):
+            handle.remove()
+        others, master, register = dict(there), self[parameter], parameter.register_post_accumulate_grad_hook
+        there.clear()
+        trained = parameter.requires_grad
+        parameter.requires_grad_(True)  # a frozen one takes no hook, but may be thawed later
+        self.handles[parameter] = [register(partial(_show, master) if others else partial(_give, self.within, master))]
+        if others:
+            HOOKS(parameter).update(others)
+            self.handles[parameter].append(register(partial(_take, master)))
+        parameter.requires_grad_(trained)
+
+    def settle(self) -> None:
+        """Call between two steps: put our hooks around those that others have registered meanwhile."""
+        if list(map(len, map(HOOKS, self.handles))) == self.counts:
+            return
+        for parameter, handles in self.handles.items():
+            hooks = HOOKS(parameter)
+            if len(hooks) > 1 and (len(handles) == 1 or not hands_on(next(reversed(hooks.values())))):
+                self.hook(parameter)
+        self.counts = list(map(len, map(HOOKS, self.handles)))
+
+    def forget_gradients(self) -> None:
+        """Clear all gradients, also those of a backward that failed among the hooks."""
+        for parameter, master in self.items():
+            parameter.grad = master.grad = None
+            _retype(parameter, parameter.dtype)
+
     def end(self) -> None:
         """Give the parameters their masters' float32 weights again."""
-        for hook in self.hooks:
-            hook.remove()
+        self.forget_gradients()
+        for handle in chain.from_iterable(self.handles.values()):
+            handle.remove()
         for parameter, master in self.items():
-            parameter.grad = None
             parameter.data = master.data
+            if parameter.grad_dtype != parameter.dtype:  # it was set once, and would stay bfloat16
+                parameter.grad_dtype = None  # whatever a backward makes
 
 
-def _copy_of(parameter: nn.Parameter, master: nn.Parameter) -> bool:
+def _copy_of(parameter: torch.Tensor, master: torch.Tensor) -> bool:
     now, kept = parameter.detach(), master.detach().to(parameter.dtype)
     return torch.equal(now, kept) or torch.allclose(now, kept, rtol=0, atol=0, equal_nan=True)
 
@@ -99,19 +150,76 @@ def masters_of(parameters: Iterable[nn.Parameter]) -> Rounding:
         parameter.data = parameter.data.bfloat16() if rounds else parameter.data.clone()
         masters[parameter] = master
         if parameter.is_floating_point() or parameter.is_complex():
-            trained = parameter.requires_grad
-            parameter.requires_grad_(True)  # a frozen one takes no hook, but may be thawed later
-            masters.hooks.append(parameter.register_post_accumulate_grad_hook(partial(_give, master)))
-            parameter.requires_grad_(trained)
+            masters.hook(parameter)
     masters.note()
     return masters
 
 
-def _give(master: nn.Parameter, parameter: torch.Tensor) -> None:
+def _give(within: list[bool], master: nn.Parameter, parameter: torch.Tensor) -> None:
+    """The only hook of a parameter: add its gradient to the master's. within: whether a step is being taken."""
+    if len(HOOKS(parameter)) > 1:
+        if not within[0]:  # a callback's own backward; its gradients are cleared
+            return
+        raise PipelagError(
+            f"a hook was registered on the gradient of a parameter of shape {tuple(parameter.shape)} within a step, "
+            "which in bfloat16 would not see the gradient; register it between two steps, or train in float32"
+        )
     assert parameter.grad is not None
     gradient = parameter.grad.to(master.dtype)
     master.grad = gradient if master.grad is None else master.grad.add_(gradient)
     parameter.grad = None
+
+
+def _show(master: nn.Parameter, parameter: torch.Tensor) -> None:
+    """The first of several hooks: make the sum of gradients the parameter's gradient, in the master's dtype."""
+    assert parameter.grad is not None
+    gradient = parameter.grad.to(master.dtype)
+    total = gradient if master.grad is None else master.grad.add_(gradient)
+    _lend(parameter, total)
+
+
+def _take(master: nn.Parameter, parameter: torch.Tensor) -> None:
+    """The last of several hooks: take what the others have left for the master's gradient."""
+    master.grad, parameter.grad = parameter.grad, None
+    _retype(parameter, parameter.dtype)
+
+
+def _lend(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Make a tensor the parameter's gradient although the two may differ in dtype."""
+    parameter.grad = None
+    _retype(parameter, gradient.dtype)
+    parameter.grad = gradient
+
+
+def _retype(parameter: torch.Tensor, dtype: torch.dtype) -> None:
+    """Let a parameter that has no gradient take those of a dtype."""
+    if parameter.grad_dtype != dtype:
+        parameter.grad_dtype = dtype
+
+
+@contextmanager
+def lent(stages: Iterable[FlatParameters]) -> Iterator[None]:
+    """A block in which the parameters that passes read have their masters' gradients, the same tensors.
+
+    It is for code that reaches the model's gradients from an optimizer's step, to clip them, say.
+    """
+    pairs = [pair for flat in stages for pair in zip(flat.read, flat.parameters, strict=True)]
+    there = [(parameter, master.grad) for parameter, master in pairs if master.grad is not None]
+    for parameter, gradient in there:
+        _lend(parameter, gradient)
+    try:
+        yield
+        replaced = [p for p, gradient in there if p.grad is not None and p.grad is not gradient]
+    finally:
+        for parameter, _ in there:
+            parameter.grad = None
+            _retype(parameter, parameter.dtype)
+    if replaced:
+        raise PipelagError(
+            f"the optimizer's step has put another tensor in place of the gradient of a parameter of shape "
+            f"{tuple(replaced[0].shape)}, which in bfloat16 would be lost; change gradients in place, or change those "
+            "of the optimizer's own parameters"
+        )
 
 
 def gradients_of(
@@ -142,9 +250,53 @@ def gradients_of(
     return given
 
 
+def refuse_lost(changed: Sequence[nn.Parameter], modules: Iterable[nn.Module]) -> None:
+    """Raise `PipelagError` if some parameters of the modules have been `changed`, which are copies."""
+    named = chain.from_iterable(module.named_parameters() for module in modules) if changed else ()
+    for name in (name for name, parameter in named if parameter is changed[0]):
+        raise PipelagError(
+            f"the parameter '{name}' was changed by something other than the optimizer, which would be lost: in "
+            "bfloat16 the model's parameters are copies of those that the optimizer steps on; change these, train in "
+            "float32, or change weights after the training"
+        )
+
+
+class Examined:
+    """Looks once, in a phase's first update, whether passes, hooks or the optimizer's step change what passes read."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self.before: list[tuple[nn.Parameter, torch.Tensor]] = []
+
+    def begin(self, shown: Iterable[tuple[FlatParameters, list[torch.Tensor]]]) -> list[nn.Parameter]:
+        """Call before the update, with what passes have read; returns the parameters that have been changed."""
+        shown = list(shown)
+        self.before = [(p, p.detach().clone()) for flat, _ in shown for p in flat.read if not p.is_meta]
+        return unlike(shown)
+
+    def end(self) -> list[nn.Parameter]:
+        """Call after the optimizer's step; returns the parameters that it has changed."""
+        before, self.before, self.over = self.before, [], True
+        return [parameter for parameter, value in before if not _copy_of(parameter, value)]
+
+
 def hands_on(hook: Any) -> bool:
-    """Whether a parameter's hook is the one that `masters_of` registers."""
-    return isinstance(hook, partial) and hook.func is _give
+    """Whether a parameter's hook is one of those that `masters_of` registers."""
+    return isinstance(hook, partial) and hook.func in (_give, _show, _take)
+
+
+@torch.no_grad()
+def unlike(shown: Iterable[tuple[FlatParameters, list[torch.Tensor]]]) -> list[nn.Parameter]:
+    """The parameters of stages that are no copies of these buffers, which passes read in them. Waits for the device."""
+    every = [pair for flat, buffers in shown for pair in zip(flat.read, flat.views(buffers), strict=True)]
+    pairs = [pair for pair in every if not pair[0].is_meta]
+    if pairs and all(parameter.is_floating_point() for parameter, _ in pairs):  # a few calls for all
+        apart = [torch.empty_like(parameter) for parameter, _ in pairs]
+        torch._foreach_copy_(apart, [value for _, value in pairs])
+        torch._foreach_sub_(apart, [parameter.detach() for parameter, _ in pairs])
+        if not bool((torch.stack(torch._foreach_norm(apart, 1)) != 0).any()):  # NaN is looked at below
+            return []
+    return [parameter for parameter, value in pairs if not _copy_of(parameter, value)]
 
 
 def in_full(module: nn.Module, masters: Masters | None) -> dict[str, Any]:
