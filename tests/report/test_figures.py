@@ -126,3 +126,10 @@ def test_a_timeline_of_few_workers_names_and_numbers_all() -> None:
     figure = timeline(rows, [f"worker {worker + 1}" for worker in range(60)], number=lambda row: str(row["minibatch"]))
     assert len(figure.axes[0].get_yticklabels()) == 60 == len(figure.axes[0].texts)
     assert figure.get_figheight() == pytest.approx(0.62 + 0.32 * 60)
+
+
+def test_a_timeline_of_more_workers_than_can_be_named_names_the_first() -> None:
+    rows = [{"worker": worker, "kind": "F", "minibatch": 7, "start": 0, "end": 1} for worker in range(20_000)]
+    names = [f"worker {worker + 1}" for worker in range(20_000)]
+    figure = timeline(rows, names, number=lambda row: str(row["minibatch"]))
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["worker 1"]

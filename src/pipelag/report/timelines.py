@@ -110,7 +110,8 @@ def _draw(
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlim(since, end)
     axes.set_ylim(len(workers) + 0.08, 0)
-    named = range(0, len(workers), next(step for step in (1, 2, 5, 10, 20, 50, 100) if step * scale >= 0.4))
+    apart = next((step for step in (1, 2, 5, 10, 20, 50, 100) if step * scale >= 0.4), len(workers))
+    named = range(0, len(workers), apart)
     axes.set_yticks([worker + 0.5 for worker in named], [workers[worker] for worker in named])
     axes.tick_params(axis="y", length=0)
     for side in ("left", "top", "right"):
