@@ -48,7 +48,8 @@ def end_of(
     """The state that a training ends with.
 
     stop: after so many steps, go on from a checkpoint that is read on the CPU. waits: where the host's waits are noted;
-    there may be none but in the first step and in the first after a checkpoint, at which guards look.
+    there may be none but in the first step and in the first after a checkpoint, at which guards look, and in bfloat16
+    in those for which changed copies are looked for.
     """
 
     def begin() -> SimulatedTraining:
@@ -61,6 +62,7 @@ def end_of(
         if waits is not None:
             waits.clear()
         training.step(images, targets)
+        looked_at |= bool(of.get("bf16")) and step & (step - 1) == 0  # for changes of copies through `data`
         assert looked_at or not waits, f"step {step} waits: {waits}"
         looked_at = step + 1 == stop
         if looked_at:
