@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from pipelag.commands.arguments import add_scale
-from pipelag.experiments import Arm, Scale, arms, load_paper, load_scale, result_of, run_dir
+from pipelag.experiments import Arm, Scale, all_arms, arms, load_paper, load_scale, run_dir
 from pipelag.experiments.told import asked_for
 from pipelag.report.gather import NOT_READ
 from pipelag.results.logs import Item
@@ -60,10 +60,8 @@ def _asked(args: argparse.Namespace, scale: Scale) -> Iterator[tuple[str, str, A
     """All (paper, result, run) of the papers asked for, in the order of the config."""
     for name in [args.paper] if args.paper else asked_for():
         paper = load_paper(name)
-        if args.result:
-            result_of(paper, args.result)
-        for result in [args.result] if args.result else paper.results:
-            yield from ((name, result, arm) for arm in arms(paper, result, scale))
+        by_result = {args.result: arms(paper, args.result, scale)} if args.result else all_arms(paper, scale)
+        yield from ((name, result, arm) for result, its_arms in by_result.items() for arm in its_arms)
 
 
 def _hours(asked: list[tuple[str, str, Arm]], scale: Scale, budgets: Mapping[str, float]) -> Iterator[str]:
