@@ -15,6 +15,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+
+os.environ["OMP_NUM_THREADS"] = "1"  # of numpy, and of processes that tests start, which count cores: before torch
 import torch
 from hypothesis import settings
 from torch.nn.attention import SDPBackend, sdpa_kernel

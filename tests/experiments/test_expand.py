@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipelag.errors import PipelagError
-from pipelag.experiments import Arm, arms, expand, load_scale, papers, specs, told
+from pipelag.experiments import Arm, all_arms, arms, expand, load_paper, load_scale, papers, specs, told
 from pipelag.experiments.schema import Paper, Scale, reading_order
 
 SETUP: dict[str, Any] = {
@@ -125,6 +125,29 @@ def test_runs_of_another_result_are_chosen_by_labels_and_seeds_and_may_be_called
     seen = [(arm.labels["model"], arm.seed) for arm in every]
     assert seen == [("w", 2), ("w", 0), ("w", 2), ("w", 0), ("y", 2), ("y", 1), ("y", 0)]
     assert every[0].labels == {"model": "w", "task": "images", "arm": "plain"}
+
+
+@pytest.mark.usefixtures("in_project")
+@pytest.mark.parametrize("name", papers())
+def test_all_results_of_a_paper_have_the_runs_that_each_has_alone(name: str) -> None:
+    mine, quick = load_paper(name), load_scale("quick")
+    every = all_arms(mine, quick)
+    assert list(every) == list(mine.results)
+    assert every == {result: arms(mine, result, quick) for result in mine.results}
+
+
+def test_runs_that_several_results_use_are_expanded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {f"table_{number}": [{"use": "table_1"}] for number in (2, 3)}
+    mine, made, expanded = paper({"a": {}}, table_1=[{"setup": "a"} | PLAIN], **used), [], specs.spec_of
+    monkeypatch.setattr(expand, "spec_of", lambda *words: made.append(words) or expanded(*words))
+    every = all_arms(mine, scale())
+    assert len(made) == 1 and every["table_1"] == every["table_2"] == every["table_3"] != []
+
+
+def test_a_scale_that_does_not_fit_a_paper_is_refused_for_all_its_results() -> None:
+    mine = paper({"a": {}}, table_1=[{"setup": "a"} | PLAIN])
+    with pytest.raises(PipelagError, match="unknown setup 'b' of mine"):
+        all_arms(mine, scale(setups={"mine": {"b": {}}}))
 
 
 def left_out(*entries: dict[str, Any], **data: Any) -> dict[str, str]:

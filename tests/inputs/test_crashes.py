@@ -87,8 +87,9 @@ class Ended:
 
 
 def start(spec: RunSpec, out: Path, orders: dict[str, Any]) -> Ended:
-    """Start a run, or go on with it, as a user does."""
-    words = ["run", "--spec", spec.canonical(), "--out", str(out), "--device", "cpu", "--threads", "2"]
+    """Start a run, or go on with it, as a user does. A thread per worker: two spin while they wait for each other."""
+    threads = str(spec.workers)
+    words = ["run", "--spec", spec.canonical(), "--out", str(out), "--device", "cpu", "--threads", threads]
     environment = os.environ | {
         "PIPELAG_PLUGINS": dying.__name__,
         dying.VARIABLE: json.dumps({"folder": str(out)} | orders),

@@ -24,7 +24,7 @@ from tests.data.samples import mirror, mnist_files, tar
 from tests.inputs.sizes import FACTOR
 from tests.inputs.test_crashes import RUNS, Ended, equal, one_sentence, start, whole
 from tests.workflow.test_warm import JOB, ROOT
-from tests.workflow.test_workflow import snakemake
+from tests.workflow.test_workflow import copied, of_one_paper, snakemake
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600 * FACTOR)]
 
@@ -203,10 +203,7 @@ if "snakemake" not in sys.argv[0]:
 
 @pytest.mark.workflow
 def test_a_target_of_the_workflow(disk: Path) -> None:
-    project = disk / "project"
-    for name in ("config", "profiles", "workflow"):
-        shutil.copytree(ROOT / name, project / name)
-    shutil.copy(ROOT / "Snakefile", project)
+    project = of_one_paper(copied(disk / "project"))
     ballast = Ballast(disk)
     ballast.fill(4096)
     done = snakemake(project, "stale_weights_figure_2")

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from pipelag.errors import PipelagError
 from pipelag.experiments import check_workflow, load_paper, load_scale
 from pipelag.runs.optimizers import OptimizerSpec
 from pipelag.timing.layers import Profile
+from tests.workflow.test_warm import JOB, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 LINE = {"layer": 1, "name": "a", "forward_ms": 1.0, "backward_ms": 2.0, "output_bytes": 4, "weight_bytes": 4}
 
 
@@ -138,6 +137,7 @@ PLUGINS: list[tuple[str, str, str]] = [
 ]
 
 
+@pytest.mark.real  # a fork has torch loaded
 @pytest.mark.parametrize(("text", "name", "sentence"), PLUGINS, ids=[sentence for _, _, sentence in PLUGINS])
 def test_a_plugin_that_fails_is_told_of(text: str, name: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(text)
@@ -145,8 +145,8 @@ def test_a_plugin_that_fails_is_told_of(text: str, name: str, sentence: str, tmp
         "model": {"name": "lenet5"}, "data": {"name": "digits"}, "batch": 20,
         "optimizer": {"name": "theirs", "lr": 0.1}, "phases": [{"method": "sequential", "steps": 2}],
     }  # fmt: skip
-    environment = os.environ | {"PIPELAG_PLUGINS": name, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-m", "pipelag", "run", "--spec", json.dumps(spec), "--out", "run"]
+    environment = os.environ | {"PIPELAG_PLUGINS": name}
+    command = [*JOB, "run", "--spec", json.dumps(spec), "--out", "run"]
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert run.returncode == 2
     assert sentence in run.stderr and "Traceback" not in run.stderr

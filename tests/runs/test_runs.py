@@ -226,7 +226,7 @@ def test_a_real_run_that_was_killed_goes_on_bit_for_bit(tmp_path: Path) -> None:
 def test_a_real_run_is_repeated_with_as_many_threads_as_it_had(tmp_path: Path) -> None:
     """Which its log counts by worker, and --threads for all of them together."""
     how: dict[str, Any] = {
-        "phases": [{"method": "pipedream", "steps": 4, "cuts": [3]}],
+        "phases": [{"method": "pipedream", "steps": 1, "cuts": [3]}],
         "executor": "real",
         "workers": 2,
     }

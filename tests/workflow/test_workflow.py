@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,22 +51,36 @@ def write_log(folder: Path, run: str) -> None:
     (folder / "summary.json").write_text(json.dumps(summary | {"seal": digest_of(summary)}))
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("project")
+def copied(folder: Path) -> Path:
+    """The project in a folder, without logs, and so quick that real training through the whole DAG takes seconds."""
     for name in ("config", "profiles", "workflow"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "Snakefile", folder)
     (folder / "results/published/cpu").mkdir(parents=True)
     shutil.copy(ROOT / "results/published/cpu/scale.yaml", folder / "results/published/cpu")
-    # A scale of its own, so small that real training through the whole DAG takes seconds.
     quick = (folder / "config/scales/quick.yaml").read_text()
     quick = quick.replace("steps: 400, evaluate_every: 40", "steps: 6, evaluate_every: 3")
     (folder / "config/scales/quick.yaml").write_text(quick)
-    yield folder
+    return folder
 
 
-def test_everything_is_planned_from_the_config(project: Path) -> None:
+def of_one_paper(folder: Path) -> Path:
+    """A copy that asks for one paper: each start of Snakemake plans all that are asked for, which takes seconds."""
+    config = folder / "config/config.yaml"
+    text = re.sub(r"^papers: .*", "papers: [stale_weights]", config.read_text(), count=1, flags=re.M)
+    assert text != config.read_text()
+    config.write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of one paper; a test that needs another names it on the command line."""
+    return of_one_paper(copied(tmp_path_factory.mktemp("project")))
+
+
+def test_everything_is_planned_from_the_config(tmp_path: Path) -> None:
+    project = copied(tmp_path / "project")
     jobs = planned(project)
     results = [result for name in papers() for result in load_paper(name).results.values()]
     kinds = [result.kind for result in results if not result.optional]
@@ -81,18 +94,21 @@ def test_everything_is_planned_from_the_config(project: Path) -> None:
         "stale_weights_figure_5a": 1,
         "total": 7,
     }
+
+
+def test_a_larger_scale_fetches_its_data(project: Path) -> None:
     assert planned(project, "--config", "scale=paper", "--", "stale_weights_figure_5a")["fetch"] == 1
 
 
 def test_an_optional_result_is_made_by_its_name_and_then_kept(project: Path) -> None:
-    target = "pipedream_links"
+    target, ask = "pipedream_links", ("--config", "papers=[pipedream]")
     runs = {arm.spec.id for arm in arms(load_paper("pipedream"), "links", load_scale("quick"))}
-    everything = planned(project)
-    assert planned(project, target) == {"figure": 1, "run": len(runs), target: 1, "total": len(runs) + 2}
+    everything = planned(project, *ask)
+    assert planned(project, *ask, "--", target) == {"figure": 1, "run": len(runs), target: 1, "total": len(runs) + 2}
     for run in runs:
         write_log(project / run_dir(load_scale("quick"), run), run)
     try:
-        with_logs = planned(project)
+        with_logs = planned(project, *ask)
         assert (with_logs["figure"], with_logs["run"]) == (everything["figure"] + 1, everything["run"])
     finally:
         for run in runs:
@@ -102,7 +118,7 @@ def test_an_optional_result_is_made_by_its_name_and_then_kept(project: Path) -> 
 @pytest.mark.parametrize("deleted", ["figure_5a.png", "table_6.tex", "figure_5a.html", "index.html"])
 def test_a_deleted_drawing_or_page_is_missed_by_the_default_target(project: Path, deleted: str) -> None:
     """Snakemake makes a missing file only if it is asked for, or if something that is made from it is missing too."""
-    ask = ["--config", "scale=published", "papers=[stale_weights]"]
+    ask = ["--config", "scale=published"]
     figures, results = project / "figures/published", load_paper("stale_weights").results
     shutil.rmtree(figures, ignore_errors=True)
     (figures / "stale_weights").mkdir(parents=True)
@@ -296,7 +312,8 @@ def test_the_published_scale_draws_the_logs_that_are_there_and_trains_only_when_
 def test_the_page_at_scale_shows_the_figures_of_the_scale_that_is_asked_for(project: Path) -> None:
     (project / "results/published/h100").mkdir()
     shutil.copy(ROOT / "results/published/h100/scale.yaml", project / "results/published/h100")
-    words = ["--printshellcmds", "--config", "scale=published", "published=h100", "--", "scale"]
+    ask = ["scale=published", "published=h100", "papers=[at_scale]"]
+    words = ["--printshellcmds", "--config", *ask, "--", "scale"]
     done = snakemake(project, "--dry-run", *words)
     assert done.returncode == 0, done.stderr
     assert "for file in figures/published-h100/at_scale/figure_1.svg" in done.stdout + done.stderr
@@ -342,7 +359,7 @@ def test_the_name_of_a_file_is_no_result(project: Path) -> None:
 
 def test_a_second_snakemake_at_the_same_time_is_refused(project: Path) -> None:
     first = subprocess.Popen(
-        [sys.executable, "-m", "snakemake", "--cores", "1", "--forcerun", "table", "--", "stale_weights_table_6"],
+        [sys.executable, "-m", "snakemake", "--cores", "1", "--forcerun", "figure", "--", "stale_weights_figure_4"],
         cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -350,7 +367,7 @@ def test_a_second_snakemake_at_the_same_time_is_refused(project: Path) -> None:
         while not (locks.exists() and any(locks.iterdir())):
             assert first.poll() is None
             time.sleep(0.05)
-        second = snakemake(project, "stale_weights_table_6")
+        second = snakemake(project, "stale_weights_figure_4")
         assert second.returncode != 0 and "Directory cannot be locked" in second.stdout + second.stderr
     finally:
         assert first.wait(timeout=600) == 0
@@ -358,12 +375,12 @@ def test_a_second_snakemake_at_the_same_time_is_refused(project: Path) -> None:
 
 def test_what_is_dated_ahead_of_the_clock_is_dated_back_in_its_order(project: Path) -> None:
     """Of logs that come from another machine, or before whose making the clock was set back."""
-    target = "stale_weights_table_6"
+    target = "stale_weights_figure_4"
     assert snakemake(project, target).returncode == 0
-    ids = {arm.spec.id for arm in arms(load_paper("stale_weights"), "table_6", load_scale("quick"))}
+    ids = {arm.spec.id for arm in arms(load_paper("stale_weights"), "figure_4", load_scale("quick"))}
     logs = [project / run_dir(load_scale("quick"), run) / "metrics.jsonl" for run in ids]
     later = time.time() + 9e6
-    drawn = [path for path in (project / "figures/quick/stale_weights").glob("table_6.*")]
+    drawn = [path for path in (project / "figures/quick/stale_weights").glob("figure_4.*")]
     for number, path in enumerate([*logs, *drawn]):
         os.utime(path, (later + number, later + number))
     looked = snakemake(project, "--dry-run", target)
@@ -372,7 +389,7 @@ def test_what_is_dated_ahead_of_the_clock_is_dated_back_in_its_order(project: Pa
     assert done.returncode == 0 and "their dates are set to now" in done.stderr and "Nothing to be done" in done.stderr
     os.utime(logs[0], (later, later))  # this one was made after what is drawn from it
     done = snakemake(project, target)
-    assert done.returncode == 0 and "table_6 drawn" in done.stderr
+    assert done.returncode == 0 and "figure_4 drawn" in done.stderr
     assert "Nothing to be done" in snakemake(project, target).stderr
 
 

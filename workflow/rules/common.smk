@@ -64,8 +64,7 @@ def plan_of(config, scale):
     for name in config["papers"]:
         paper = experiments.load_paper(name)
         check_results(paper)  # a missing drawing or a misspelt claim is reported now, not hours later
-        for result in paper.results:
-            plan[paper.id, result] = experiments.arms(paper, result, scale)
+        plan |= {(paper.id, result): arms for result, arms in experiments.all_arms(paper, scale).items()}
     return plan
 
 
@@ -197,12 +196,18 @@ def digest_of(paper, result):
     content = [of.results[result].model_dump_json(exclude={"optional"})]
     content += [repr((arm.spec.id, arm.left_out, arm.note)) for arm in plan[paper, result]]
     content += [repr([(name, each.reported) for name, each in of.results.items()])]
-    content += [arm.spec.id for arm in experiments.arms(of, result, paper_scale)]
+    content += [arm.spec.id for arm in at_paper_scale(paper)[result]]
     content += [repr(scale.least_seeds.get(paper)), code_of(paper)]
     return hashlib.sha256("".join(content).encode()).hexdigest()[:12]
 
 
 code_of = functools.cache(drawing_code)  # computed once per paper, for all its results
+
+
+@functools.cache
+def at_paper_scale(paper):
+    """The runs of each of a paper's results at the paper's scale."""
+    return experiments.all_arms(experiments.load_paper(paper), paper_scale)
 
 
 def head_digest():

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from pipelag.commands.arguments import add_scale
-from pipelag.experiments import Arm, Scale, arms, load_paper, load_scale, result_of, run_dir
+from pipelag.experiments import Arm, Scale, all_arms, arms, load_paper, load_scale, run_dir
 from pipelag.experiments.told import asked_for
 from pipelag.report.gather import NOT_READ
 from pipelag.results.logs import Item
@@ -64,10 +64,9 @@ def _asked(args: argparse.Namespace, scale: Scale) -> Iterator[tuple[str, str, A
     """All (paper, result, run) of the papers asked for, in the order of the config."""
     for name in [args.paper] if args.paper is not None else asked_for():
         paper = load_paper(name)
-        if args.result is not None:
-            result_of(paper, args.result)
-        for result in [args.result] if args.result is not None else paper.results:
-            yield from ((name, result, arm) for arm in arms(paper, result, scale))
+        one = args.result
+        by_result = all_arms(paper, scale) if one is None else {one: arms(paper, one, scale)}
+        yield from ((name, result, arm) for result, its_arms in by_result.items() for arm in its_arms)
 
 
 def _hours(asked: list[tuple[str, str, Arm]], scale: Scale, budgets: Mapping[str, float]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from pipelag.experiments.expand import (
     Arm,
+    all_arms,
     arms,
     check_workflow,
     load_paper,
@@ -14,6 +15,6 @@ from pipelag.experiments.expand import (
 from pipelag.experiments.schema import Paper, Result, Scale
 
 __all__ = [
-    "Arm", "Paper", "Result", "Scale", "arms", "check_workflow", "load_paper", "load_scale", "papers", "result_of",
-    "run_dir", "scales",
+    "Arm", "Paper", "Result", "Scale", "all_arms", "arms", "check_workflow", "load_paper", "load_scale", "papers",
+    "result_of", "run_dir", "scales",
 ]  # fmt: skip

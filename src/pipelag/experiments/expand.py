@@ -171,13 +171,25 @@ def arms(paper: Paper, result: str, scale: Scale) -> list[Arm]:
     Raises:
         PipelagError: an unknown result, or a name or value in the config that no run can have.
     """
+    _check_scale(paper, scale)
+    return _arms(paper, result, scale, {})
+
+
+def all_arms(paper: Paper, scale: Scale) -> dict[str, list[Arm]]:
+    """`arms` of every result of a paper. A result that several others use is expanded once."""
+    _check_scale(paper, scale)
+    by_result: ByResult = {}
+    return {result: _arms(paper, result, scale, by_result) for result in paper.results}
+
+
+def _check_scale(paper: Paper, scale: Scale) -> None:
+    """Refuse a scale that names setups, results or labels that the paper does not have."""
     for key in scale.setups.get(paper.id, {}):
         if key not in paper.setups:
             raise PipelagError(f"scale '{scale.name}': {unknown(f'setup of {paper.id}', key, paper.setups)}")
     for left in scale.leave_out:
         if left.paper == paper.id:
             _check_left_out(left, paper, scale)
-    return _arms(paper, result, scale, {})
 
 
 def _check_left_out(left: LeaveOut, paper: Paper, scale: Scale) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from pipelag.experiments import Paper, Scale, arms
+from pipelag.experiments import Arm, Paper, Scale, all_arms, arms
 from pipelag.results.judging import Difference
 from pipelag.results.logs import Item
 from pipelag.runs.spec import PhaseSpec
@@ -59,14 +59,18 @@ def gathered(papers: Iterable[Paper], scales: Iterable[Scale]) -> Iterator[Evide
     scales = list(scales)
     for paper in papers:
         for scale in scales:
-            for result in paper.results:
-                yield from of_result(paper, result, scale)
+            for result, runs in all_arms(paper, scale).items():
+                yield from _of_runs(f"{paper.id} {result}", runs, scale)
 
 
 def of_result(paper: Paper, result: str, scale: Scale) -> Iterator[Evidence]:
     """The evidence of one result: its runs of one phase, compared with runs of the same `work_of` without staleness."""
+    return _of_runs(f"{paper.id} {result}", arms(paper, result, scale), scale)
+
+
+def _of_runs(source: str, asked: Iterable[Arm], scale: Scale) -> Iterator[Evidence]:
     logged: list[Trained] = []
-    for arm in arms(paper, result, scale):
+    for arm in asked:
         if arm.spec.kind == "train" and len(arm.spec.phases) == 1 and not arm.left_out:
             item = Item.of(arm, scale)
             if item.log is not None and "phases" in item.log.summary:
@@ -80,7 +84,7 @@ def of_result(paper: Paper, result: str, scale: Scale) -> Iterator[Evidence]:
         for runs in by_arm.values():
             paired = [run for run in runs if run[0].arm.seed in ends]
             if base is not None and runs is not base and paired:
-                yield compared(f"{paper.id} {result}", scale, base, paired)
+                yield compared(source, scale, base, paired)
 
 
 def work_of(run: Trained) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import pi, sin
 
 import numpy as np
@@ -27,7 +28,11 @@ class Characteristic:
 
     def at(self, alpha: float) -> Polynomial:
         """The polynomial at a step size."""
-        return self.constant + alpha * self.slope
+        a, b = (np.asarray(part.coef, dtype=float) for part in (self.constant, self.slope))
+        coefficients = np.zeros(max(len(a), len(b)))
+        coefficients[: len(a)] = a
+        coefficients[: len(b)] += alpha * b
+        return Polynomial(coefficients)
 
     def radius(self, alpha: float) -> float:
         """The largest absolute eigenvalue of the companion matrix at this step size."""
@@ -44,8 +49,13 @@ def companion_eigenvalues(polynomial: Polynomial) -> np.ndarray:
     return np.linalg.eigvals(companion)
 
 
-def _x(power: int) -> Polynomial:
-    return Polynomial([0.0] * power + [1.0])
+def _sum(*terms: tuple[int, float]) -> Polynomial:
+    """The sum of terms (power of x, coefficient), added in this order: numpy's own sums of polynomials take longer."""
+    coefficients = [0.0] * (1 + max((power for power, coefficient in terms if coefficient), default=0))
+    for power, coefficient in terms:
+        if coefficient:
+            coefficients[power] += coefficient
+    return Polynomial(coefficients)
 
 
 def _check(tau: int, *others: int) -> None:
@@ -59,7 +69,7 @@ def _check(tau: int, *others: int) -> None:
 def delayed(tau: int, curvature: float = 1.0) -> Characteristic:
     """w' = w - alpha lambda w_{t - tau} (section 3, equation 3): x^(tau+1) - x^tau + alpha lambda."""
     _check(tau)
-    return Characteristic(_x(tau + 1) - _x(tau), Polynomial([curvature]))
+    return Characteristic(_sum((tau + 1, 1.0), (tau, -1.0)), _sum((0, curvature)))
 
 
 def with_momentum(tau: int, beta: float, curvature: float = 1.0) -> Characteristic:
@@ -68,14 +78,15 @@ def with_momentum(tau: int, beta: float, curvature: float = 1.0) -> Characterist
     if not 0 <= beta <= 1:
         raise PipelagError(f"momentum should be between 0 and 1, not {beta}")
     low = max(tau - 1, 0)
-    return Characteristic(_x(low + 2) - (1 + beta) * _x(low + 1) + beta * _x(low), curvature * _x(low + 1 - tau))
+    constant = _sum((low + 2, 1.0), (low + 1, -(1 + beta)), (low, beta))
+    return Characteristic(constant, _sum((low + 1 - tau, curvature)))
 
 
 def with_discrepancy(forward: int, backward: int, delta: float, curvature: float = 1.0) -> Characteristic:
     """Forward and backward with different delays (3.2, equation 5): gradient (lambda + Delta) w_f - Delta w_b."""
     _check(forward, backward)
-    slope = Polynomial([curvature + delta]) - delta * _x(forward - backward)
-    return Characteristic(_x(forward + 1) - _x(forward), slope)
+    slope = _sum((0, curvature + delta), (forward - backward, -delta))
+    return Characteristic(_sum((forward + 1, 1.0), (forward, -1.0)), slope)
 
 
 def corrected(forward: int, backward: int, delta: float, gamma: float, curvature: float = 1.0) -> Characteristic:
@@ -93,14 +104,17 @@ def recomputed(
     _check(forward, backward, recompute)
     if not 0 <= gamma < 1:
         raise PipelagError(f"the decay of T2's average should be from 0 to below 1, not {gamma}")
-    smooth, ones = Polynomial([-gamma, 1.0]), Polynomial([-1.0, 1.0])
 
-    def read(weight: float, age: int) -> Polynomial:
+    def read(weight: float, age: int) -> tuple[tuple[int, float], tuple[int, float]]:
+        """weight x^gap (x - gamma - gap (1 - gamma) (x - 1))."""
         gap = forward - age
-        return weight * _x(gap) * (smooth - gap * (1 - gamma) * ones)
+        moved = gap * (1 - gamma)
+        return (gap, weight * (moved - gamma)), (gap + 1, weight * (1 - moved))
 
-    slope = (curvature + delta) * smooth - read(delta - phi, backward) - read(phi, recompute)
-    return Characteristic(ones * smooth * _x(forward), slope)
+    # A = (x - 1) (x - gamma) x^forward
+    constant = _sum((forward + 2, 1.0), (forward + 1, -1 - gamma), (forward, gamma))
+    all_read = (*read(-(delta - phi), backward), *read(-phi, recompute))
+    return Characteristic(constant, _sum((0, (curvature + delta) * -gamma), (1, curvature + delta), *all_read))
 
 
 def recomputed_plainly(
@@ -108,8 +122,8 @@ def recomputed_plainly(
 ) -> Characteristic:
     """With recomputation and no correction: weights with three delays in one gradient (D.1)."""
     _check(forward, backward, recompute)
-    slope = Polynomial([curvature + delta]) - (delta - phi) * _x(forward - backward) - phi * _x(forward - recompute)
-    return Characteristic(_x(forward + 1) - _x(forward), slope)
+    slope = _sum((0, curvature + delta), (forward - backward, -(delta - phi)), (forward - recompute, -phi))
+    return Characteristic(_sum((forward + 1, 1.0), (forward, -1.0)), slope)
 
 
 def decay(d: float, gap: int) -> float:
@@ -155,10 +169,13 @@ def on_circle(polynomial: Polynomial) -> Callable[[np.ndarray], np.ndarray]:
     return lambda omega: np.exp(1j * np.multiply.outer(omega, powers)) @ factors
 
 
-def imaginary_part(model: Characteristic) -> Callable[[np.ndarray], np.ndarray]:
-    """The imaginary part of -A(x) conj(B(x)) at x = exp(i omega), as a function of omega; its sign is that of -A/B's.
+def imaginary_part(model: Characteristic) -> tuple[np.ndarray, np.ndarray]:
+    """The imaginary part of -A(x) conj(B(x)) at x = exp(i omega), whose sign is that of -A/B's, as a sum of few sines.
 
-    A and B have real coefficients, so the imaginary part of their product, with powers x^(i-j), is a sum of few sines.
+    A and B have real coefficients, so their product, with powers x^(i-j), has the part sum(factors sin(powers omega)).
+
+    Returns:
+        powers, from 1 on, and factors.
     """
     a, b = np.asarray(model.constant.coef, dtype=float), np.asarray(model.slope.coef, dtype=float)
     product, middle = np.convolve(a, b[::-1]), len(b) - 1  # the index of x^0
@@ -167,8 +184,19 @@ def imaginary_part(model: Characteristic) -> Callable[[np.ndarray], np.ndarray]:
     odd[: len(after)] += after
     odd[: len(before)] -= before
     (places,) = odd.nonzero()
-    factors = -odd[places]
-    return lambda omega: np.sin(np.multiply.outer(omega, places + 1)) @ factors
+    return places + 1, -odd[places]
+
+
+@lru_cache(maxsize=4)
+def _grid(points: int) -> np.ndarray:
+    """The upper half circle in so many steps, without omega = 0."""
+    return np.linspace(0, np.pi, points + 1)[1:]
+
+
+@lru_cache(maxsize=128)
+def _sines(points: int, power: int) -> np.ndarray:
+    """sin(power omega) on the grid: sweeps over thousands of models ask for the same few."""
+    return np.sin(_grid(points) * power)
 
 
 def polished(model: Characteristic, omegas: np.ndarray) -> np.ndarray:
@@ -195,14 +223,17 @@ def crossings(model: Characteristic, points: int = 20_000) -> list[tuple[float, 
     -A/B at exp(i omega) is evaluated at `points` points of the upper half circle. Where its imaginary part changes
     sign, bisection and then Newton steps (`polished`) find the zero.
     """
-    omegas = np.linspace(0, np.pi, points + 1)[1:]
-    imaginary = imaginary_part(model)
-    values = imaginary(omegas)
+    omegas = _grid(points)
+    powers, factors = imaginary_part(model)
+    sines = np.empty((points, len(powers)))
+    for place, power in enumerate(powers):
+        sines[:, place] = _sines(points, int(power))
+    values = sines @ factors
     (changes,) = np.nonzero(np.sign(values[:-1]) * np.sign(values[1:]) < 0)
     low, high, below = omegas[changes], omegas[changes + 1], np.sign(values[changes])
     for _ in range(24):  # to half of the digits; each Newton step doubles them
         middle = (low + high) / 2
-        same = np.sign(imaginary(middle)) == below
+        same = np.sign(np.sin(np.multiply.outer(middle, powers)) @ factors) == below
         low, high = np.where(same, middle, low), np.where(same, high, middle)
     zeros = [*polished(model, low), *omegas[:-1][values[:-1] == 0]]  # and zeros on the grid itself
     if abs(values[-1]) < 1e-9:  # omega = pi, where both polynomials are real
