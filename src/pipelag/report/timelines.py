@@ -50,6 +50,19 @@ def timeline(
     return fig
 
 
+def draw_on(
+    axes: Any,
+    rows: Sequence[Row],
+    workers: Sequence[str],
+    *,
+    number: Callable[[Row], str],
+    follow: Callable[[Row], bool],
+    label: Callable[[Row], str],
+) -> None:
+    """The same on axes of a larger figure, a page wide, without a legend (`workflow/scripts/picture.py`)."""
+    _draw(axes, rows, workers, number, follow, label, max(row["end"] for row in rows))
+
+
 def stacked(panels: Mapping[str, tuple[Sequence[Row], Sequence[str]]], number: Callable[[Row], str], unit: str) -> Any:
     """Several timelines under each other on one time axis, each with a title."""
     end = max(row["end"] for rows, _ in panels.values() for row in rows)
