@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-TOUCHED = 300  # MiB
+TOUCHED = 320  # MiB
 
 SCRIPT = f"""
 import os, sys
@@ -18,9 +18,10 @@ def resident():
 
 if "keep" in sys.argv:
     pipelag.keep_freed_memory()
+torch.ones(1 << 15).sum()  # which loads what torch needs
 before = resident()
 for _ in range(3):
-    blocks = [torch.ones(1 << 18) for _ in range({TOUCHED})]  # a MiB each
+    blocks = [torch.ones(1 << 24) for _ in range({TOUCHED} // 64)]  # of 64 MiB: glibc maps each by itself
     del blocks
 print(resident() - before)
 """
@@ -32,4 +33,4 @@ def test_freed_memory_is_kept_where_asked_for() -> None:
         asked: float(subprocess.run([sys.executable, "-c", SCRIPT, asked], capture_output=True, check=True).stdout)
         for asked in ("keep", "return")
     }
-    assert left["keep"] > 0.9 * TOUCHED > 0.3 * TOUCHED > left["return"]
+    assert left["keep"] > 0.9 * TOUCHED and left["keep"] - left["return"] > 0.5 * TOUCHED
