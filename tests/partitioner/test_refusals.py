@@ -142,3 +142,10 @@ def test_published_profiles_that_are_none(text: str, sentence: str, tmp_path: Pa
     (tmp_path / "graph.txt").write_text(text)
     with pytest.raises(PipelagError, match=sentence):
         chain(read_graph(tmp_path / "graph.txt"))
+
+
+@pytest.mark.parametrize(("levels", "held"), [([4], "the level holds 4"), ([4, 2], "the levels hold 4 x 2 = 8")])
+def test_a_cluster_of_another_size_is_told(levels: list[int], held: str) -> None:
+    content = {"levels": [{"workers": workers, "bandwidth": 1e9} for workers in levels]}
+    with pytest.raises(PipelagError, match=f"^{held} workers, not the 3 asked for$"):
+        Cluster.of(content, 3)

@@ -160,10 +160,9 @@ class Cluster:
             tuple(Level(one.workers, one.bandwidth, one.latency) for one in options.levels), options.memory or inf
         )
         if workers is not None and cluster.workers != workers:
-            raise PipelagError(
-                f"the levels hold {' x '.join(str(level.workers) for level in cluster.levels)} = {cluster.workers} "
-                f"workers, not the {workers} asked for"
-            )
+            product = " x ".join(str(level.workers) for level in cluster.levels)
+            held = f"levels hold {product} =" if len(cluster.levels) > 1 else "level holds"
+            raise PipelagError(f"the {held} {cluster.workers} workers, not the {workers} asked for")
         return cluster
 
     @classmethod
