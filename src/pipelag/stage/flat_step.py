@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer
-from torch.optim import optimizer as torch_optimizer
 
 from pipelag.stage.joined import Joined
-from pipelag.stage.optimizers import CaffeSGD
+from pipelag.stage.optimizers import CaffeSGD, hooked
 from pipelag.stage.weights import Laid
 from pipelag.tensors import GRADIENT
 
@@ -269,6 +268,4 @@ def _plain(group: State) -> bool:
 
 def _bare(optimizer: Optimizer) -> bool:
     """Whether the optimizer has no hooks and its `step` and `zero_grad` are its class's own."""
-    hooks = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
-    hooks += [torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks]
-    return not {"step", "zero_grad"} & vars(optimizer).keys() and not any(hooks)
+    return not {"step", "zero_grad"} & vars(optimizer).keys() and not hooked(optimizer)

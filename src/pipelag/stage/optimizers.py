@@ -252,12 +252,17 @@ def apart(optimizer: Optimizer | None) -> dict[nn.Parameter, int]:
     return numbers
 
 
-def others_code(optimizer: Optimizer) -> bool:
-    """Whether a step runs a user's or a library's code: the optimizer's own, its `step` set anew, or hooks."""
+def hooked(optimizer: Optimizer) -> bool:
+    """Whether hooks run around its steps: its own, or those of all optimizers."""
     hooks = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
     hooks += [torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks]
+    return any(hooks)
+
+
+def others_code(optimizer: Optimizer) -> bool:
+    """Whether a step runs a user's or a library's code: the optimizer's own, its `step` set anew, or hooks."""
     ours = type(optimizer).__module__.startswith(("torch.optim", "pipelag."))
-    return not ours or "step" in vars(optimizer) or any(hooks)
+    return not ours or "step" in vars(optimizer) or hooked(optimizer)
 
 
 def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:
