@@ -31,9 +31,9 @@ from torch.nn import functional as F
 import pipelag
 from pipelag import data, precision
 from pipelag.data.images.batches import Batches
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.models import build

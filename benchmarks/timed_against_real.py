@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from benchmarks.ledger import note
 from pipelag import methods, models
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job
 from pipelag.stage.phase import Phase
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.profile import profile

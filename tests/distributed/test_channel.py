@@ -19,9 +19,10 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 import pipelag
 from pipelag.distributed import channel
 from pipelag.distributed.channel import Channel, Lost
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import launch, neighbours
+from pipelag.distributed.record import carried_by
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job, carried_by
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.stage.phase import Phase

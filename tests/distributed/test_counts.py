@@ -11,10 +11,12 @@ import torch
 from torch import nn
 
 from pipelag.distributed.checkpoints import Checkpoints, CheckpointWriter, outdated
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import launch
+from pipelag.distributed.record import Record
 from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers import base
-from pipelag.distributed.workers.base import Assignment, Job, Record, Worker
+from pipelag.distributed.workers.base import Assignment, Worker
 from pipelag.distributed.workers.parameter_server import NONE, ParameterServer
 from pipelag.distributed.workers.stage import ring_bytes
 from pipelag.methods import get

@@ -30,11 +30,12 @@ from torch import nn
 
 import pipelag
 from pipelag.distributed import gather
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch import processes
 from pipelag.distributed.launch.launch import WorkerFailed, first_cause, launch, leave_report
 from pipelag.distributed.p2p import PeerLost, reaching
+from pipelag.distributed.record import Record
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job, Record
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.runs.carry_out import carry_out

@@ -20,9 +20,9 @@ import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.heartbeat import BYE, Heard, Heartbeat, kept_from_a_core, patience_of
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import WorkerFailed, launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.stage.phase import Phase

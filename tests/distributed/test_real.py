@@ -22,9 +22,11 @@ import torch.distributed as dist
 from torch import nn
 
 import pipelag
+from pipelag.distributed.feasible import check_workers
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import launch
-from pipelag.distributed.training import RealTraining, check_workers
-from pipelag.distributed.workers.base import Job, Worker
+from pipelag.distributed.training import RealTraining
+from pipelag.distributed.workers.base import Worker
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.stage import flat_step
@@ -400,7 +402,8 @@ def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:
         textwrap.dedent("""
         import sys, torch
         from pipelag.distributed.launch.launch import join
-        from pipelag.distributed.training import RealTraining, check_workers
+        from pipelag.distributed.feasible import check_workers
+        from pipelag.distributed.training import RealTraining
         from pipelag.methods import METHODS, get
         from pipelag.stage.phase import Phase
         from tests.toy import Noise, convolutional, sgd

@@ -14,9 +14,9 @@ import torch
 from pipelag.distributed import channel, checkpoints
 from pipelag.distributed.channel import HEAD, Channel
 from pipelag.distributed.checkpoints import Checkpoints
+from pipelag.distributed.feasible import check_rounds
 from pipelag.distributed.p2p import TensorMeta
 from pipelag.distributed.routes import routes_of
-from pipelag.distributed.training import check_rounds
 from pipelag.distributed.workers.pipeline import PipelineWorker
 from pipelag.distributed.workers.torch_pipelining import TorchWorker
 from pipelag.errors import PipelagError

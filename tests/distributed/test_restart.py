@@ -16,9 +16,9 @@ from torch import nn
 
 import pipelag
 from pipelag.distributed.checkpoints import Checkpoints, CheckpointWriter
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import WorkerFailed, launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.files import alone
 from pipelag.methods import get

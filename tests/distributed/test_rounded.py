@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from pipelag.distributed.checkpoints import Checkpoints
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.runs.carry_out import carry_out

@@ -12,12 +12,14 @@ import torch
 from torch import nn
 
 from pipelag.distributed.checkpoints import Checkpoints, CheckpointWriter
+from pipelag.distributed.record import Record
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Assignment, Record, in_flight
+from pipelag.distributed.workers.base import Assignment
 from pipelag.distributed.workers.pipeline import PipelineWorker, merged_losses
 from pipelag.methods import get
 from pipelag.models.cut import stages
 from pipelag.schedules import Action
+from pipelag.schedules.actions import in_flight
 from pipelag.stage.optimizers import group_by_stage
 from pipelag.stage.phase import Phase
 from tests.toy import sgd

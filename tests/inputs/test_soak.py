@@ -22,8 +22,8 @@ from torch import nn
 from torch._subclasses import FakeTensor
 
 import pipelag
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import WorkerFailed, launch
-from pipelag.distributed.workers.base import Job
 from pipelag.runs.carry_out import carry_out
 from pipelag.runs.spec import RunSpec
 from pipelag.warm import WarmProcess

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from pipelag import precision
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import launch
-from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.products import multiplies
 from pipelag.runs import folder as folders

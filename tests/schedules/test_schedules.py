@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelag import methods
-from pipelag.distributed.workers.base import in_flight
 from pipelag.errors import PipelagError
 from pipelag.schedules import SCHEDULES, Action, Schedule, check, delays, schedule, steady_delays
+from pipelag.schedules.actions import in_flight
 from pipelag.schedules.virtual import Interleaved
 
 

@@ -12,9 +12,9 @@ from torch import nn
 
 import pipelag
 from pipelag.data import GENERATED
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.experiments import arms, load_paper, load_scale, papers
 from pipelag.methods import get

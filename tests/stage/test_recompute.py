@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import pipelag
-from pipelag.distributed.training import check_workers
-from pipelag.distributed.workers.base import in_flight
+from pipelag.distributed.feasible import check_workers
 from pipelag.errors import PipelagError
 from pipelag.methods import get
+from pipelag.schedules.actions import in_flight
 from pipelag.schedules.check import check
 from pipelag.stage.phase import Phase
 from pipelag.stage.recompute import recompute_lags, segments_of

@@ -6,8 +6,8 @@ from math import sqrt
 
 import pytest
 
-from pipelag.distributed.workers.base import in_flight
 from pipelag.errors import PipelagError
+from pipelag.schedules.actions import in_flight
 from pipelag.schedules.library import pipemare
 from pipelag.theory.caching import asynchronous, segment_of, synchronous
 

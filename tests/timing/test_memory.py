@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from pipelag import models
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job, in_flight
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.partitioner.arms import Arm, Ground
@@ -25,6 +25,7 @@ from pipelag.partitioner.laid import Laid
 from pipelag.partitioner.pipelined import Pipelined, straight_plan
 from pipelag.partitioner.plan import Plan, PlanStage
 from pipelag.schedules import schedule
+from pipelag.schedules.actions import in_flight
 from pipelag.stage.phase import Phase
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile

@@ -7,31 +7,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
-from math import lcm
 from typing import Any
 
 import torch
 from torch import nn
 
 from pipelag.distributed.checkpoints import Checkpoints, CheckpointWriter, on_cpu, told_of, training_of
+from pipelag.distributed.feasible import check_precision, check_rounds, check_workers
 from pipelag.distributed.gather import gathered
+from pipelag.distributed.job import Job
+from pipelag.distributed.record import Record
 from pipelag.distributed.routes import conversations, routes_of, stages_on
-from pipelag.distributed.workers.base import (
-    Assignment,
-    Job,
-    Loss,
-    Record,
-    WholeModel,
-    Worker,
-    load_optimizer_state,
-    optimizer_state,
-)
+from pipelag.distributed.workers.base import Assignment, Loss, WholeModel, Worker, load_optimizer_state, optimizer_state
 from pipelag.distributed.workers.ddp import ReplicaWorker
 from pipelag.distributed.workers.parameter_server import AsynchronousWorker
 from pipelag.distributed.workers.pipeline import PipelineWorker, merged_losses
-from pipelag.distributed.workers.torch_pipelining import SCHEDULES, TorchWorker
+from pipelag.distributed.workers.torch_pipelining import TorchWorker
 from pipelag.errors import PipelagError
-from pipelag.methods import random_for_real
 from pipelag.models.cut import stages
 from pipelag.schedules import Schedule
 from pipelag.stage.guard import later
@@ -334,79 +326,6 @@ def performed(worker: Worker, pieces: Sequence[nn.Module], inputs: Inputs, targe
         raise
 
 
-def check_precision(phase: Phase, bf16: bool) -> None:
-    """Refuse bfloat16 for methods whose workers are a library's, which have no master weights."""
-    if bf16 and phase.method.workers != "stages":
-        raise PipelagError(
-            f"real workers of method '{phase.method.name}' compute in fp32 only; leave out options.precision, or set "
-            "executor: simulated"
-        )
-
-
-def workers_of(phase: Phase) -> int:
-    """The number of workers that a phase uses if none is given."""
-    method = phase.method
-    if method.workers != "stages" or method.random is not None:
-        return phase.stages
-    return len(_round_of(phase).workers)
-
-
-def _round_of(phase: Phase) -> Schedule:
-    """The phase's schedule of as many minibatches as give every replica its turns."""
-    return phase.schedule(lcm(*(phase.replicas or (1,))))
-
-
-def check_workers(phase: Phase, workers: int) -> None:
-    """Refuse a phase that real workers cannot perform, or that needs another number of workers."""
-    method = phase.method
-    if method.random is not None:
-        raise random_for_real(method.name)
-    if method.data_parallel and phase.cuts:
-        raise PipelagError(
-            f"method '{method.name}' replicates the whole model, so it takes no cuts, not {list(phase.cuts)}; "
-            "leave the cuts out"
-        )
-    if method.data_parallel and phase.recompute:
-        raise PipelagError(
-            f"method '{method.name}' cannot recompute on real workers; recompute in the simulated executor, or "
-            "with a method that takes cuts"
-        )
-    if method.data_parallel:
-        return
-    if method.workers == "torch" and method.build not in SCHEDULES:
-        known = " and ".join(build.__name__ for build in SCHEDULES)
-        raise PipelagError(
-            f"method '{method.name}' leaves its schedule to torch, which has only those of {known}; build it with one "
-            "of these, or set its workers to 'stages'"
-        )
-    if method.workers == "torch" and phase.stages != workers:
-        raise PipelagError(
-            f"method '{method.name}' needs a stage for each of the {workers} workers, not {phase.stages}; use gpipe or "
-            "1f1b_flush"
-        )
-    if method.workers == "torch" and phase.recompute:
-        raise PipelagError(f"method '{method.name}' cannot recompute; use gpipe or 1f1b_flush")
-    plan = _round_of(phase)
-    routes_of(plan)
-    needed = len(plan.workers)
-    if needed == workers or phase.stages == 1 == needed:
-        return
-    if phase.replicas:
-        raise PipelagError(
-            f"the replicas {list(phase.replicas)} need {needed} workers, not {workers}; a phase of replicated stages "
-            "uses all workers"
-        )
-    if workers > needed:
-        raise PipelagError(
-            f"{workers} workers are more than the {needed} that the {phase.stages} stages of the cuts "
-            f"{list(phase.cuts)} use; take {needed} workers, or add cuts"
-        )
-    raise PipelagError(
-        f"{phase.stages} stages need {needed} workers in the real executor, not {workers}; take {needed} workers, or "
-        f"{workers - 1} cuts"
-    )
-
-
 def names_of(model: nn.Module, parameters: Sequence[nn.Parameter]) -> list[str]:
     """The full names in `model` of these parameters."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -429,17 +348,6 @@ def names_in(model: nn.Sequential, piece: nn.Module) -> dict[str, str]:
         if layer is not None
         for leaf in whole_state(layer)
     }
-
-
-def check_rounds(phase: Phase, marks: Sequence[int]) -> None:
-    """Refuse a checkpoint within a round of the replicas, when they have no common weights."""
-    rounds = lcm(*(phase.replicas or (1,)))
-    late = [mark for mark in marks if mark % rounds]
-    if late:
-        raise PipelagError(
-            f"an evaluation after {late[0]} steps of the phase falls inside a round of the replicas "
-            f"{list(phase.replicas)}; evaluate every {rounds} steps or a multiple of that"
-        )
 
 
 def _to(value: Any, device: torch.device) -> Any:

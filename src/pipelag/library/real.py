@@ -30,10 +30,11 @@ from pipelag.distributed.checkpoints import (
     told_of,
     training_of,
 )
+from pipelag.distributed.feasible import check_precision, check_workers, workers_of
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.processes import workers_folder
 from pipelag.distributed.launch.travel import cannot_travel
-from pipelag.distributed.training import RealTraining, check_precision, check_workers, workers_of
+from pipelag.distributed.training import RealTraining
 from pipelag.errors import Stop
 from pipelag.files import alone
 from pipelag.library.likeness import data_told, loss_told, rates_told, warn_of_others

@@ -125,3 +125,12 @@ class Schedule:
             rows.append(["+".join(cells.get(cycle, ["."])) for cycle in range(1 + max(cells, default=-1))])
         width = max((len(cell) for row in rows for cell in row), default=1)
         return "\n".join(" ".join(cell.ljust(width) for cell in row).rstrip() for row in rows)
+
+
+def in_flight(actions: Sequence[Action], begins: Kind = "F") -> int:
+    """The largest number of microbatches under way in a worker's actions, from `begins` (F or R) to the backward."""
+    now = most = 0
+    for action in actions:
+        now += {begins: 1, "B": -1}.get(action.kind, 0)
+        most = max(most, now)
+    return most

@@ -32,10 +32,10 @@ from pipelag import precision
 from pipelag.allocator import keep_freed_memory
 from pipelag.distributed import channel
 from pipelag.distributed.heartbeat import Heartbeat, patience_of
+from pipelag.distributed.job import ENDLESS, Job
 from pipelag.distributed.launch import namespaces, processes, torchrun
 from pipelag.distributed.launch.travel import cannot_travel, pickled
 from pipelag.distributed.p2p import told_of_loss
-from pipelag.distributed.workers.base import ENDLESS, Job
 from pipelag.errors import PipelagError
 from pipelag.job import leave_with_parent
 from pipelag.plugins import load_plugins

@@ -23,7 +23,7 @@ from pipelag.distributed.heartbeat import patience_of
 from pipelag.errors import PipelagError
 
 if TYPE_CHECKING:
-    from pipelag.distributed.workers.base import Job
+    from pipelag.distributed.job import Job
 
 Lead = Generator[dict[str, Any], Any, dict[str, Any]]
 
@@ -133,8 +133,8 @@ def _as_one_of_them(
     """Do this process's part, from joining the other workers to leaving them; `join` ends it if one of them is lost."""
     import torch.distributed as dist
 
+    from pipelag.distributed.job import ENDLESS
     from pipelag.distributed.launch.launch import join
-    from pipelag.distributed.workers.base import ENDLESS
 
     job = join(device, threads)
     if job.rank == 0:

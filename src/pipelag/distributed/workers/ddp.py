@@ -13,7 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pipelag.data.split import split
 from pipelag.distributed.checkpoints import CheckpointWriter
-from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
+from pipelag.distributed.job import Job
+from pipelag.distributed.record import Record
+from pipelag.distributed.workers.base import Assignment, WholeModel
 from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
 from pipelag.stage.optimizers import group_by_stage, set_rates

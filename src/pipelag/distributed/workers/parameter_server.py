@@ -19,8 +19,10 @@ import torch.distributed as dist
 from torch import nn
 
 from pipelag.distributed.checkpoints import CheckpointWriter
+from pipelag.distributed.job import Job
 from pipelag.distributed.p2p import reaching
-from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
+from pipelag.distributed.record import Record
+from pipelag.distributed.workers.base import Assignment, WholeModel
 from pipelag.randomness import seed_stage
 from pipelag.stage.optimizers import group_by_stage, set_rates
 from pipelag.stage.weights import FlatParameters

@@ -15,23 +15,15 @@ from torch import nn
 
 from pipelag.distributed.checkpoints import CheckpointWriter
 from pipelag.distributed.gather import gathered
+from pipelag.distributed.job import AHEAD, Job
 from pipelag.distributed.p2p import Receiver, Sender, TensorMeta
+from pipelag.distributed.record import Record, packed, unpacked
 from pipelag.distributed.routes import consumer, routes_of, stages_on
-from pipelag.distributed.workers.base import (
-    AHEAD,
-    Assignment,
-    Job,
-    Record,
-    Worker,
-    in_flight,
-    packed,
-    received_inputs,
-    unpacked,
-)
+from pipelag.distributed.workers.base import Assignment, Worker, received_inputs
 from pipelag.distributed.workers.stage import Batches, StageState, Tensors, updates_of
 from pipelag.errors import PipelagError
 from pipelag.schedules import Action, Schedule
-from pipelag.schedules.actions import Kind
+from pipelag.schedules.actions import Kind, in_flight
 from pipelag.stage.recompute import Gradients, differentiable
 from pipelag.tensors import alone, sent
 

@@ -14,10 +14,11 @@ from torch import nn
 
 from pipelag.data.split import split
 from pipelag.distributed.checkpoints import CheckpointWriter
-from pipelag.distributed.workers.base import Assignment, in_flight, optimizer_state
+from pipelag.distributed.workers.base import Assignment, optimizer_state
 from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
 from pipelag.schedules import Action, Schedule
+from pipelag.schedules.actions import in_flight
 from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.guard import Guard
 from pipelag.stage.history import History, restore, state_of

@@ -15,8 +15,10 @@ from torch import nn
 
 from pipelag.data.split import split
 from pipelag.distributed.checkpoints import CheckpointWriter
+from pipelag.distributed.job import Job
 from pipelag.distributed.p2p import TensorMeta
-from pipelag.distributed.workers.base import Assignment, Job, Record, WholeModel
+from pipelag.distributed.record import Record
+from pipelag.distributed.workers.base import Assignment, WholeModel
 from pipelag.errors import PipelagError
 from pipelag.randomness import preserved_randomness, seed_stage
 from pipelag.schedules.library import gpipe, one_f_one_b_flush

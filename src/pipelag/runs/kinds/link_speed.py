@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from pipelag.distributed.gather import gathered
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.namespaces import Links, NotMade, obstacle, reshape
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.partitioner.cluster import wait_free

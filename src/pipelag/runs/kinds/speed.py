@@ -18,9 +18,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.torchrun import Lead, everywhere, workers_here
+from pipelag.distributed.record import Record, carried_by
 from pipelag.distributed.training import RealTraining
-from pipelag.distributed.workers.base import Job, Record, carried_by
 from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.runs import optimizers

@@ -13,9 +13,11 @@ import torch
 
 from pipelag import checkpoint
 from pipelag.distributed.checkpoints import Checkpoints, training_of
+from pipelag.distributed.feasible import check_precision, check_workers
+from pipelag.distributed.job import Job
 from pipelag.distributed.launch.torchrun import Lead, everywhere, workers_here
-from pipelag.distributed.training import RealTraining, check_precision, check_workers
-from pipelag.distributed.workers.base import Job, Record, carried_by
+from pipelag.distributed.record import Record, carried_by
+from pipelag.distributed.training import RealTraining
 from pipelag.errors import PipelagError
 from pipelag.runs import optimizers, rates
 from pipelag.runs.folder import RunFolder, environment
