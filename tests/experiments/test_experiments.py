@@ -380,9 +380,12 @@ def test_hours_are_those_of_logs_and_what_is_to_do_is_to_take_as_long(
     assert line("stale_weights", "figure_4")[2:] == f"{len(drawn)} {len(drawn)} 0 0 0.00 h -".split()
 
 
-def test_reading_the_config_and_the_results_loads_no_torch() -> None:
+def test_reading_the_config_and_loading_results_and_commands_loads_no_torch() -> None:
     code = (
-        "import sys, pipelag, pipelag.experiments as e, pipelag.results.stale_weights, pipelag.commands.report\n"
+        "import sys, importlib, pkgutil, pipelag, pipelag.experiments as e, pipelag.results, pipelag.commands\n"
+        "for room in (pipelag.results, pipelag.commands):\n"
+        "    for module in pkgutil.walk_packages(room.__path__, room.__name__ + '.'):\n"
+        "        importlib.import_module(module.name)\n"
         "assert e.arms(e.load_paper('stale_weights'), 'table_2', e.load_scale('quick'))\n"
         "pipelag.delays(pipelag.schedule('stale_weights', stages=2, minibatches=8))\n"
         "assert 'torch' not in sys.modules, 'torch was loaded'"

@@ -6,7 +6,7 @@ import argparse
 import json
 from math import lcm
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -20,8 +20,6 @@ from pipelag.experiments import load_paper, load_scale, papers
 from pipelag.experiments.names import models
 from pipelag.experiments.schema import USUAL
 from pipelag.files import check_writable, write_whole, yaml_of
-from pipelag.partitioner.advice import best, choices
-from pipelag.partitioner.arms import Ground
 from pipelag.partitioner.cluster import Cluster
 from pipelag.results.advice import Ranked, board, ranked, record, verdict
 from pipelag.results.evidence import Evidence, gathered
@@ -30,6 +28,9 @@ from pipelag.runs.spec import DataSpec
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.sheets import DEVICES, data_sheet
 from pipelag.typed import MOST_BATCH, MOST_STEPS, mistake
+
+if TYPE_CHECKING:
+    from pipelag.partitioner.arms import Ground
 
 RATES = {"sgd": {"lr": 0.1, "momentum": 0.9}}  # where no rate is given; others, such as Adam, have 0.001
 STEPS = 1000
@@ -111,6 +112,8 @@ def main(args: argparse.Namespace) -> int:
     profiles, batch = profiles_of(args, network, notes)
     ground = ground_of(args, network, cluster, profiles, batch, optimizer)
     evidence, found_notes = evidence_of(args)
+    from pipelag.partitioner.advice import best, choices  # here, as they load torch
+
     timed, without = choices(ground, args.microbatches, args.one_minibatch)
     rows = ranked(best(timed), evidence, args.accept, optimizer.name, model or "")
     advice = verdict(rows, args.accept, ground.memory)
@@ -199,6 +202,8 @@ def ground_of(
     optimizer: OptimizerSpec,
 ) -> Ground:
     """What all methods share. Copying weights is free, as in `pipelag partition`."""
+    from pipelag.partitioner.arms import Ground
+
     sheet = data_sheet(args.sheet)
     gpu_memory = sheet.memory if network is not None else float("inf")
     memory = args.memory or (cluster.memory if cluster.memory < float("inf") else gpu_memory)

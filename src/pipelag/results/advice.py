@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import floor, log10
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipelag.partitioner.advice import Choice
 from pipelag.report.tables import Cell, Col, Table
 from pipelag.report.tables import table as tabulated
 from pipelag.results.evidence import Evidence, nearest
+
+if TYPE_CHECKING:
+    from pipelag.partitioner.advice import Choice  # which loads torch
 
 GB = 1e9
 
