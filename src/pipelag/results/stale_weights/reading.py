@@ -52,7 +52,7 @@ def rates_of(context: Context, name: Callable[[Item], str] = lambda item: item.a
         words = ", then ".join(" and ".join(f"{rate:g}" for rate in sorted(each)) for each in rates)
         arms.setdefault(words, {})[name(item)] = None
     listing = "; ".join(f"{words} ({', '.join(names)})" for words, names in arms.items())
-    return f"Learning rates before they fall: {listing}." if several else ""
+    return f"Learning rates before they fall (ambiguity A19): {listing}." if several else ""
 
 
 def every_log(context: Context, **labels: str) -> list[RunLog]:
