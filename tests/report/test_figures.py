@@ -10,11 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pipelag.report.diagrams import workflow
 from pipelag.report.figures import space_time
 from pipelag.report.frames import Lines
 from pipelag.report.panels import MANY, label_points, running_mean
 from pipelag.report.style import COLUMN, figure, save, slim
-from pipelag.report.timelines import timeline
+from pipelag.report.timelines import PALE, STRONG, timeline
 
 SHORT = {"non-pipelined": [20.0, 10.0, 90.0], "4-stage": [15.0, 40.0, 80.0]}
 
@@ -80,6 +81,18 @@ def test_a_box_for_every_pass() -> None:
     assert len(fig.axes[0].patches) == 3 + 2 and len(hatched) == 1  # two idle cells; the backward pass is hatched
 
 
+def test_an_arrow_between_steps_is_as_far_from_the_one_as_from_the_other_however_wide_they_are() -> None:
+    fig = workflow([("a", "narrow"), ("b", "much wider than the one before it"), ("c", "narrow\nagain")])
+    fig.canvas.draw()
+    (axes,) = fig.axes
+    boxes = [box.get_window_extent() for text in axes.texts if (box := text.get_bbox_patch()) is not None]
+    arrows = [text.arrow_patch.get_window_extent() for text in axes.texts if getattr(text, "arrow_patch", None)]
+    assert len(boxes) == 3 and len(arrows) == 2
+    for left, arrow, right in zip(boxes, arrows, boxes[1:], strict=False):
+        gaps = arrow.x0 - left.x1, right.x0 - arrow.x1
+        assert min(gaps) > 0 and max(gaps) < 2 * min(gaps)
+
+
 def test_an_svg_keeps_its_text_and_loses_digits_that_nobody_sees(tmp_path: Path) -> None:
     save(curves({"tenth 0.12345 x=&quot;0.98765&quot;": [1.0, 2.0]}), tmp_path / "a")
     svg = (tmp_path / "a.svg").read_text()
@@ -101,6 +114,17 @@ def test_a_pass_that_is_cut_off_does_not_look_whole() -> None:
         return [len({float(x) for x, _ in box.vertices[1:-2]}) for box in passes.get_paths()]
 
     assert edges(3.0) == [1, 1] and edges(2.0) == [1, 2]
+
+
+@pytest.mark.parametrize("palette", [STRONG, PALE])
+def test_in_grey_a_forward_is_darker_than_a_backward(palette: Mapping[str, str]) -> None:
+    def luminance(kind: str) -> float:
+        """Of the palette's colour, by the sRGB standard; from 0, black, to 1."""
+        channels = [int(palette[kind][place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [((each + 0.055) / 1.055) ** 2.4 for each in channels]
+        return sum(share * each for share, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    assert (luminance("B") + 0.05) / (luminance("F") + 0.05) > (2 if palette is STRONG else 1.3)
 
 
 def test_a_timeline_of_very_many_workers_is_drawn_at_once_and_can_be_seen() -> None:

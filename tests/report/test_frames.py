@@ -67,6 +67,26 @@ def test_one_seed_has_no_band_and_many_points_no_markers() -> None:
     assert not axes.collections and axes.lines[0].get_marker() == "None"
 
 
+def test_a_line_a_little_longer_than_the_others_is_marked_as_they_are_and_one_that_ends_early_is_found() -> None:
+    def markers(*counts: int) -> list[str]:
+        rows = [{"arm": f"arm {n}", "x": x, "y": x} for n, count in enumerate(counts) for x in range(count)]
+        return [str(line.get_marker()) for line in Lines("x", "y", line="arm").draw(pd.DataFrame(rows)).axes[0].lines]
+
+    assert markers(16, 16, 17) == ["o", "s", "^"]
+    assert markers(40, 40, 3) == ["None", "None", "^"]
+
+
+def test_a_long_legend_takes_no_room_from_the_panels() -> None:
+    def height(arms: int) -> float:
+        """Of the panel, in inches."""
+        rows = [{"arm": f"an arm with a long name, {n}", "x": x, "y": x + n} for n in range(arms) for x in (1, 2)]
+        fig = Lines("x", "y", line="arm").draw(pd.DataFrame(rows))
+        freeze(fig)
+        return float(fig.axes[0].get_position().height * fig.get_figheight())
+
+    assert height(7) == pytest.approx(height(4), abs=0.05) and height(4) < height(2)
+
+
 def test_long_lines_are_smoothed_over_faint_points_and_say_so() -> None:
     frame = pd.DataFrame({"x": range(300), "y": [i % 2 for i in range(300)]})
     (axes,) = Lines("x", "y", smooth=True).draw(frame).axes

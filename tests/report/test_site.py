@@ -24,7 +24,7 @@ from pipelag.report.gather import JUDGING, NO_LOG, Run, logged, read
 from pipelag.report.search import searched
 from pipelag.report.style import COLOURS
 from pipelag.report.tables import Col, table
-from tests.report.scale import CURVES, HOSTILE, PAPER, ROOT, records
+from tests.report.scale import CURVES, HOSTILE, PAPER, ROOT, VERDICTS, records
 
 __all__ = ["records"]
 VOID = ("meta", "link", "img", "input", "br")
@@ -89,6 +89,8 @@ def test_the_index_has_every_claim_with_its_reason_and_counts_right(records: Pat
 def test_a_result_has_its_claims_runs_files_command_and_citation(records: Path) -> None:
     site = pages(records)
     page = site[records / f"figures/quick/{PAPER}/table_2.html"]
+    for name, words in zip(load_paper(PAPER).results, VERDICTS, strict=False):
+        assert f"Claim 1 {words}" in " ".join(site[records / f"figures/quick/{PAPER}/{name}.html"].words.split())
     for part in (
         "A caption of table_2.",
         "claim of table_2",

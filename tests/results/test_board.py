@@ -107,6 +107,8 @@ def test_short_names_are_told_of_where_they_stand() -> None:
     (whole,) = meanings(["LWP_w + SC", "DC-ASGD", "ASP data parallel", "PipeDream"])
     assert [each in whole for each in ("LWP: ", "SC: ", "DC-ASGD: ", "ASP: ", "XPipe: ")] == [True] * 4 + [False]
     assert meanings(["PipeDream", "sequential"]) == []
+    (pipemare,) = meanings(["PipeMare T1+T2"])
+    assert "T1: " in pipemare and "T2: " in pipemare and "T2: " not in meanings(["PipeMare T1"])[0]
 
 
 def rated(arm: Arm) -> RunLog | None:

@@ -79,6 +79,27 @@ def test_a_note_names_another_result_as_its_page_is_called() -> None:
 
 
 @pytest.mark.usefixtures("in_project")
+def test_a_note_does_not_send_readers_to_the_result_that_they_read() -> None:
+    named = 'the result "The cost of the smaller rate"'
+    assert named in published("stale_weights", "control_curves") and named not in published("stale_weights", "control")
+
+
+@pytest.mark.usefixtures("in_project")
+@pytest.mark.parametrize(
+    ("paper", "result", "words"),
+    [
+        ("stale_weights", "figure_5a", "The axis shows the ends of the curves"),
+        ("stale_weights", "figure_7", "0.1 (Baseline 1,560); 0.01 (Pipelined 1,560); 0.01, then 0.1 (1,040+520 hybrid"),
+        ("pipedream", "links", "Lines are means of 2 timed blocks, bands one standard deviation."),
+        ("leaderboard", "figure_1", "SC: spike compensation"),
+        ("leaderboard", "figure_2", "T2: backwards read weights"),
+    ],
+)
+def test_what_a_figure_does_not_explain_itself_stands_below_it(paper: str, result: str, words: str) -> None:
+    assert words in published(paper, result)
+
+
+@pytest.mark.usefixtures("in_project")
 def test_the_bandwidths_of_clusters_are_not_said_to_be_from_profiles() -> None:
     for result in ("figure_7", "table_2"):
         assert published("pipedream", result) == "Taken from the descriptions of the plans' clusters, not measured."
@@ -148,7 +169,8 @@ def items(**whys: str) -> list[Item]:
         ({"A_p_0": "", "A_q_0": "long", "B_p_0": "", "B_q_0": "long"}, "q (long)"),
         ({"A_p_0": "", "A_q_0": "", "B_p_0": "", "B_q_0": "long"}, "B: q (long)"),
         ({"A_p_0": "", "A_p_1": "long", "B_p_0": "", "B_p_1": "long"}, "seed 1 (long)"),
-        ({"A_p_0": "", "A_p_1": "long", "B_p_0": "", "B_p_1": ""}, "long"),
+        ({"A_p_0": "", "A_p_1": "long", "B_p_0": "", "B_p_1": ""}, "further seeds (long)"),
+        ({"A_p_0": "", "A_p_1": "long", "B_p_0": "dear", "B_p_1": "long"}, "seed 1 (long); dear"),
         ({"A_p_0": "", "A_q_0": "long", "B_p_0": "dear"}, "q (long); B (dear)"),
         ({"A_p_0": "long", "A_q_0": "long"}, "long"),  # of a figure without any other run
     ],

@@ -23,6 +23,7 @@ from tests.results.cases.pipedream import (
     PRINTED,
     TABLE_1,
     eight_gpus,
+    headline,
     learns,
     training,
     usual,
@@ -82,6 +83,19 @@ def test_a_seed_with_which_pipedream_never_comes_is_not_left_out_of_its_speed() 
         judged("text_asp", "less_efficient", except_seed(0, "PipeDream", with_asp(70), learns(None, 40.0)))
     with pytest.raises(NotLogged, match="ASP never, 74.00, 75.00: not reached by both with every seed"):
         judged("text_asp", "seven_times", except_seed(0, "ASP", with_asp(74), learns(None, 40.0)))
+
+
+def test_a_target_that_pipedream_never_reaches_is_not_said_to_be_reached_in_no_time() -> None:
+    def make(arm: Arm) -> RunLog | None:
+        run = headline()(arm)
+        if run is None or (arm.labels.get("model"), arm.labels.get("arm")) != ("AWD-LM", "PipeDream"):
+            return run
+        return replace(run, rows=[row | {"perplexity": 1e3} for row in run.rows]) if arm.spec.kind == "train" else run
+
+    drawn = draw(context(PAPER, "text_headline_tta", make, scale="paper")).table
+    assert drawn is not None
+    ours = {row["0"]: row["2"] for row in drawn.rows}
+    assert ours["language modelling"] == "never" and ours["image classification"] == pytest.approx(5.28)
 
 
 def test_epochs_that_a_fall_of_the_rate_decides_are_not_counted_as_alike() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from pipelag.experiments import Arm, load_paper, load_scale
 from pipelag.results.context import Context
+from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.stale_weights.claims_accuracy import costs_alike
@@ -74,6 +75,23 @@ def test_the_costs_are_of_the_seeds_that_their_difference_is_of() -> None:
     runs = context("stale_weights", "precision", make)
     runs.items = [item for item in runs.items if item.arm.labels["precision"] == "float32" or not item.arm.seed]
     assert costs_alike(runs).why.startswith("8 stages cost 1.00 points in float32, 1.00 in bfloat16: more by +0.00")
+
+
+def test_training_without_a_pipeline_has_no_stale_weights_at_whichever_rate() -> None:
+    runs = context("stale_weights", "table_3", ends(FINE))
+    load_results(runs.paper)
+    drawn = draw(runs).table
+    assert drawn is not None
+    stale = {row["0"]: row["2"] for row in drawn.rows if row["1"] == "none"}
+    assert stale == {"non-pipelined": 0.0, "non-pipelined at the pipelined rate": 0.0}
+
+
+def test_a_table_without_ranges_does_not_explain_any() -> None:
+    for result, ranges in (("text_hybrid_speedup_bound", False), ("text_headline_speedup", True)):
+        runs = Context.load(load_paper("stale_weights"), result, load_scale("published", "cpu"))
+        load_results(runs.paper)
+        drawn = draw(runs).table
+        assert drawn is not None and any("[min, max]" in note for note in drawn.notes) is ranges
 
 
 def test_the_models_page_prints_what_table_6_does() -> None:

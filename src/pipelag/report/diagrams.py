@@ -9,16 +9,18 @@ from pipelag.report.style import COLOURS, PAGE, figure
 
 
 def workflow(steps: Sequence[tuple[str, str]]) -> Any:
-    """Boxes from left to right, an arrow between two: (name of the step, what it gave)."""
+    """Boxes from left to right, an arrow from each to the next: (name of the step, what it gave)."""
     fig, axes = figure(PAGE * 0.9, 1.2)
+    before = None
     for number, (name, text) in enumerate(steps):
         colour = COLOURS[1 + number]
         style = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour, "linewidth": 1.2}
-        axes.text(3 * number, 0, text, ha="center", va="center", fontsize=7, bbox=style)
+        box = axes.text(3 * number, 0, text, ha="center", va="center", fontsize=7, bbox=style).get_bbox_patch()
         axes.text(3 * number, 0.78, name, ha="center", va="bottom", color=colour, weight="bold")
-        if number:
-            arrow = {"arrowstyle": "->", "color": "#555555", "linewidth": 1.2}
-            axes.annotate("", (3 * number - 1.05, 0), (3 * number - 1.95, 0), arrowprops=arrow)
+        if before is not None:  # boxes are as wide as their texts, so the arrow is cut off at them
+            arrow = {"arrowstyle": "->", "color": "#555555", "linewidth": 1.2, "patchA": before, "patchB": box}
+            axes.annotate("", (3 * number, 0), (3 * number - 3, 0), arrowprops=arrow | {"shrinkA": 4, "shrinkB": 4})
+        before = box
     axes.set_xlim(-1.3, 3 * len(steps) - 1.7)
     axes.set_ylim(-0.9, 1.2)
     axes.axis("off")

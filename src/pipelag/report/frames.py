@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Any
 
 import pandas as pd
@@ -26,6 +27,7 @@ from pipelag.report.panels import (
     label_points,
     legend,
     legend_below,
+    lengths,
     outlined,
     over_seeds,
     remark,
@@ -37,7 +39,7 @@ from pipelag.report.panels import (
 )
 from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure
 
-FEW = 16  # points of a line: as many or fewer are marked
+FEW = 16  # points of a line: as many or fewer are marked, and all where most of a figure's lines have so few
 MARKERS = "os^DvP*X"
 Style = tuple[int, int]  # numbers of the colour and of the dashes
 
@@ -115,14 +117,16 @@ class Lines:
         names = values_of(frame, self.line)
         width = COLUMN if len(panels) == 1 else PAGE
         fig, grid = figure(width, self.height, ncols=len(panels), sharey=self.shared_y, squeeze=False)
-        for axes, panel in zip(grid[0], panels, strict=True):
-            part = rows_of(frame, self.panel, panel)
-            x, y = axis_of(self.x, str(panel)), axis_of(self.y, str(panel))
+        parts = [rows_of(frame, self.panel, panel) for panel in panels]
+        columns = [(axis_of(self.x, str(panel)), axis_of(self.y, str(panel))) for panel in panels]
+        counts = [n for i, (x, y) in enumerate(columns) for n in lengths(parts[i], self.line, x.column, y.column)]
+        most = median_low(counts) if counts else 0
+        for axes, panel, part, (x, y) in zip(grid[0], panels, parts, columns, strict=True):
             marked: dict[float, list[str]] = {}  # the colours of the lines that each vertical line is of
             for number, name in enumerate(names):
                 rows = rows_of(part, self.line, name)
                 style = self.styles.get(name, (number,) * 2)
-                self._line(axes, rows, x, y, str(name), style)
+                self._line(axes, rows, x, y, str(name), style, most <= FEW)
                 drawn = rows.dropna(subset=[y.column])
                 for place in drawn[self.vertical].dropna().unique() if self.vertical in drawn else ():
                     marked.setdefault(place, []).append(COLOURS[style[0] % len(COLOURS)])
@@ -138,9 +142,9 @@ class Lines:
             axes.grid(axis="y", color="#E4E4E4", linewidth=0.5)
             if "iteration" in x.title:
                 axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
-        for axes, panel in zip(grid[0], panels, strict=True):
-            axis_of(self.x, str(panel)).limit(axes, "x")
-            axis_of(self.y, str(panel)).limit(axes, "y")
+        for axes, (x, y) in zip(grid[0], columns, strict=True):
+            x.limit(axes, "x")
+            y.limit(axes, "y")
         if self.own_legends:
             for axes in grid[0]:
                 legend_below(axes, width / len(panels))
@@ -163,7 +167,7 @@ class Lines:
             return means, f"mean of the latest {self.trailing} evaluations"
         return points, ""
 
-    def _line(self, axes: Any, rows: pd.DataFrame, x: Axis, y: Axis, name: str, style: Style) -> None:
+    def _line(self, axes: Any, rows: pd.DataFrame, x: Axis, y: Axis, name: str, style: Style, marked: bool) -> None:
         missing = rows[y.column].isna()
         without, rows = rows[x.column][missing], rows[~missing]
         if rows.empty:
@@ -180,7 +184,7 @@ class Lines:
             points["mean"],
             color=colour,
             linestyle=dashes,
-            marker=marker if len(points) <= FEW else None,
+            marker=marker if marked or len(points) <= FEW else None,
             markersize=3,
             label=greek(name) or None,
         )

@@ -18,6 +18,8 @@ MANY = 90  # points: more are drawn as a running mean over the faint evaluations
 TIE = "\u00a0"  # a space at which no line is broken
 GREY = "#7F7F7F"
 TITLED = 0.85  # of a panel's room for its title, which is bold
+ROOM = 4  # lines of a legend that a figure has room for
+LINE = 0.145  # inches of a further one
 
 
 def values_of(frame: pd.DataFrame, column: str) -> list[Any]:
@@ -41,6 +43,12 @@ def with_all_seeds(rows: pd.DataFrame, x: str) -> pd.DataFrame:
     if "seed" not in rows or x not in COURSE:
         return rows
     return rows[rows[x] <= rows.groupby("seed")[x].max().min()]
+
+
+def lengths(rows: pd.DataFrame, line: str, x: str, y: str) -> list[int]:
+    """The numbers of points of a panel's lines."""
+    points = rows.dropna(subset=[y])
+    return [rows_of(points, line, name)[x].nunique() for name in values_of(points, line)]
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:
@@ -110,13 +118,18 @@ def fitted(titles: Sequence[str], inches: float) -> tuple[list[str], bool]:
 
 
 def legend(fig: Any, panels: Sequence[Any], width: float) -> None:
-    """One legend for all panels, below them; none where there is one line or bar without a name."""
+    """One legend for all panels, below them; none where there is one line or bar without a name.
+
+    A long one makes the figure taller instead of taking the panels' room.
+    """
     handles: dict[str, Any] = {}
     for axes in panels:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if not handles:
         return
-    fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns_of(handles, width))
+    columns = columns_of(handles, width)
+    fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
+    fig.set_figheight(fig.get_figheight() + LINE * max(0, lines_of([*handles], columns) - ROOM))
 
 
 def legend_below(axes: Any, width: float) -> None:
@@ -131,3 +144,9 @@ def columns_of(labels: Collection[str], width: float) -> int:
     """The columns of a legend in so many inches: equally many entries in each line."""
     fitting = max(1, int(width / (0.55 + 0.055 * max(map(len, labels)))))
     return -(-len(labels) // -(-len(labels) // fitting))
+
+
+def lines_of(labels: Sequence[str], columns: int) -> int:
+    """The lines of a legend that is filled column by column; an entry may have several."""
+    entries = -(-len(labels) // columns)
+    return max(sum(label.count("\n") + 1 for label in labels[i : i + entries]) for i in range(0, len(labels), entries))

@@ -113,9 +113,10 @@ class Context:
         if any(left_out in note for note in notes):
             left_out = ""
         seeds = 0 if data is None or "seed" not in data else data["seed"].nunique()
+        own = f'"{self.result.title}"'  # a note that sends readers to this result
         sentences = (
             self._trained(seeds, spread, whole),
-            *dict.fromkeys(item.arm.note for item in self.logged()),
+            *dict.fromkeys(item.arm.note for item in self.logged() if own not in item.arm.note),
             self._diverged(),
             self._timed(),
             f"Left out: {left_out}." if left_out else "",
@@ -201,9 +202,13 @@ class Context:
         for why, items in lacking.items():
             kinds = {item.arm.spec.kind for item in items}
             others = [item for item in self.items if item.why != why and item.arm.spec.kind in kinds]
-            named = told_apart(items, others)
+            named = told_apart(items, others) or ("further seeds" if all(self._seeded(item) for item in items) else "")
             words.append(f"{named} ({why})" if named else why)
         return "; ".join(words[:3]) + (f"; and {len(words) - 3} more" if len(words) > 3 else "")
+
+    def _seeded(self, item: Item) -> bool:
+        """Whether the run has a log with another seed."""
+        return any(other.arm.labels == item.arm.labels for other in self.items if other.log is not None)
 
     def releases(self, **labels: str) -> str:
         """How the data differ from the publisher's own files, if another release was read; or empty."""

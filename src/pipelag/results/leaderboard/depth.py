@@ -9,7 +9,17 @@ from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, trend
-from pipelag.results.leaderboard.scores import BASELINE, PAIRED, PAPER, STYLES, UNREMEDIED, above, diverging, score
+from pipelag.results.leaderboard.scores import (
+    BASELINE,
+    PAIRED,
+    PAPER,
+    STYLES,
+    UNREMEDIED,
+    above,
+    diverging,
+    meanings,
+    score,
+)
 from pipelag.results.verdict import Finding, judge
 
 PIPEMARE = "PipeMare T1+T2"
@@ -49,7 +59,7 @@ def over_stages(context: Context) -> Drawn:
         hollow=True,
         height=2.8,
     )
-    return Drawn.of(chart, rows)
+    return Drawn.of(chart, rows, note=" ".join(meanings(row["method"] for row in rows)))
 
 
 def ends(context: Context) -> tuple[str, str]:

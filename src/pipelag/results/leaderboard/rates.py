@@ -186,7 +186,8 @@ def over_rates(context: Context) -> Drawn:
     ticks = tuple(sorted({row["rate"] for row in rows}))
     x = Axis("rate", "learning rate at the beginning", log=True, ticks=ticks)
     y = Axis("accuracy", "accuracy (%)")
-    return Drawn.of(Lines(x, y, line="method", styles=STYLES, hollow=True, height=2.8), rows)
+    chart = Lines(x, y, line="method", styles=STYLES, hollow=True, height=2.8)
+    return Drawn.of(chart, rows, note=" ".join(meanings(methods)))
 
 
 @judge(PAPER, "table_4", "staleness_wants_less")

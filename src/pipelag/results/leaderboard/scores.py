@@ -46,6 +46,8 @@ MEANINGS = {  # of names, and of parts of names; docs/glossary.md says more
     "DC-ASGD": "DC-ASGD: gradients corrected to first order for how far the weights have moved since they were read",
     "ASP": "ASP: asynchronous data parallelism, whose workers hold all stages and wait for none",
     "XPipe": "XPipe: prediction by Adam's moments, whatever the optimizer",
+    "T1": "T1: a stage's learning rate is at first divided by its delay",
+    "T2": "T2: backwards read weights that are moved back towards those of their forwards",
 }
 LAST = "Methods that diverge with some seed are listed below all that do not."
 PAIRED = f"a run that diverges ranks below any that does not; {SEEDS}"
@@ -81,8 +83,8 @@ def place(items: Iterable[Item]) -> tuple[float, float]:
 
 
 def meanings(arms: Iterable[str]) -> list[str]:
-    """A note that explains the short names of a table's methods; empty if there are none."""
-    parts = {part for arm in arms for word in arm.split() for part in (word, word.partition("_")[0])}
+    """A note that explains the short names of the methods in a table or figure; empty if there are none."""
+    parts = {part for arm in arms for word in arm.split() for part in (word.partition("_")[0], *word.split("+"))}
     explained = [meaning for name, meaning in MEANINGS.items() if name in parts]
     return [f"{'; '.join(explained)}."] if explained else []
 

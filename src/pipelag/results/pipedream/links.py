@@ -5,6 +5,8 @@ It asks the question of Figures 1 and 12, but is not a result of the paper.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -65,10 +67,18 @@ def links(context: Context) -> Drawn:
     ticks = tuple(sorted({row["gbit"] for row in rows}))
     x = Axis("gbit", "link (Gbit/s)", log=True, ticks=ticks)
     y = Axis("samples_per_second", "throughput (samples/s)", limits=(0, None))
-    drawn = Drawn.of(Lines(x, y, line="method", panel="panel", styles=STYLES), rows)
+    drawn = Drawn.of(Lines(x, y, line="method", panel="panel", styles=STYLES), rows, note=spread_of(rows))
     if reasons:
         drawn.figure.suptitle(f"Not measured: {reasons[0]}", fontsize=6, color="#7F7F7F")
     return drawn
+
+
+def spread_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How the figure shows the blocks of a link, in a sentence; empty if no link has several."""
+    counts = Counter((row["panel"], row["method"], row["gbit"]) for row in rows)
+    many = sorted({count for count in counts.values() if count > 1})
+    number = " to ".join(f"{count}" for count in dict.fromkeys((many[0], many[-1]))) if many else ""
+    return f"Lines are means of {number} timed blocks, bands one standard deviation." if many else ""
 
 
 def measured_blocks(context: Context, model: str) -> tuple[dict[float, list[float]], dict[float, list[float]]]:

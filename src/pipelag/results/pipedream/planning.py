@@ -58,7 +58,7 @@ def table_2(context: Context) -> Drawn:
 
 @drawing(PAPER, "figure_6")
 def figure_6(context: Context) -> Drawn:
-    """The workflow as three boxes: the profile, the optimizer and the runtime, with the logged plan's numbers."""
+    """The workflow as three boxes: the profile, the optimiser and the runtime, with the logged plan's numbers."""
     log = context.log()
     plan = planned(log, PRINTED)
     if log is None or plan is None:
@@ -71,7 +71,7 @@ def figure_6(context: Context) -> Drawn:
             f"{summary['layers']} layers, {compute:.0f} ms\n{summary['weight_bytes'] / 1e6:.0f} MB of weights",
         ),
         (
-            "optimizer",
+            "optimiser",
             f"{len(stages)} stages on {plan['config']} workers\nfound in {1e3 * plan['search_seconds']:.0f} ms",
         ),
         (

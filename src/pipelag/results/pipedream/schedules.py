@@ -47,7 +47,7 @@ def figure_5(context: Context) -> Drawn:
 @drawing(PAPER, "figure_8")
 def figure_8(context: Context) -> Drawn:
     """1F1B-RR with two replicas of stage 1; minibatches are numbered from 0, so that worker 1 has the even ones."""
-    return draw(context, follow=None, unit="time (units of the figure)", numbered_from=0)
+    return draw(context, follow=None, unit="time (one pass of stage 2 = 1)", numbered_from=0)
 
 
 @drawing(PAPER, "figure_9")

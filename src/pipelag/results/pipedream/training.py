@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Cell, Col, table
 from pipelag.results.arrivals import BETWEEN, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
@@ -227,11 +227,12 @@ def headline_tta(context: Context) -> Drawn:
     names = {"image_classification": "image classification", "translation": "translation"}
     names |= {"language_modeling": "language modelling", "video_captioning": "video captioning"}
 
-    def ours(row: tuple[str, float]) -> float | None:
+    def ours(row: tuple[str, float]) -> Cell:
         try:
-            return headline(context, row[0])[0].evaluated.mean if row[0] in TASKS else None
+            gain = headline(context, row[0])[0].evaluated.mean if row[0] in TASKS else None
         except NotLogged:
             return None
+        return "never" if gain == 0 else gain
 
     cols = [
         Col("Task", lambda row: names[row[0]]),

@@ -25,6 +25,7 @@ from pipelag.results.stale_weights.reading import (
     as_run,
     name_as_run,
     phase_of,
+    rates_of,
 )
 from pipelag.results.verdict import NotLogged
 
@@ -152,7 +153,8 @@ def table_3(context: Context) -> Drawn:
             "ours": context.accuracy(arm=LATE).text(),
         }
     )
-    rows.append({"arm": CONTROL, "ppv": "none", "ours": context.accuracy(arm=CONTROL).text()})
+    stale = 0.0 if context.log(arm=CONTROL) else None
+    rows.append({"arm": CONTROL, "ppv": "none", "stale": stale, "ours": context.accuracy(arm=CONTROL).text()})
     cols = [
         Col("pipeline", "arm"),
         Col("PPV", "ppv"),
@@ -264,7 +266,8 @@ def table_4(context: Context) -> Drawn:
         Col("paper", "paper", "{:.2f}", "accuracy %"),
         Col("ours", "ours", "{}", "accuracy %"),
     ]
-    return Drawn(table(rows, cols, context.result.caption, notes(context)), data=tidy(context.items))
+    sentences = [*notes(context), *filter(None, [rates_of(context)])]
+    return Drawn(table(rows, cols, context.result.caption, sentences), data=tidy(context.items))
 
 
 @drawing(PAPER, "table_7")
@@ -333,7 +336,8 @@ def accuracy_curves(context: Context) -> Drawn:
         smooth=True,
         height=2.6,
     )
-    return Drawn.of(chart, frame)
+    cut = "The axis shows the ends of the curves; their rise lies below it." if end_of(frame) != (None, None) else ""
+    return Drawn.of(chart, frame, note=cut or rates_of(context, name_as_run))
 
 
 def end_of(frame: pd.DataFrame) -> tuple[float | None, float | None]:

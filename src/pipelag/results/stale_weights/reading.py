@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -37,6 +37,22 @@ def as_run(context: Context, arm: str) -> str:
     """`name_as_run` for an arm given by its name in the config."""
     items = context.select(arm=arm)
     return name_as_run(items[0]) if items else arm
+
+
+def rates_of(context: Context, name: Callable[[Item], str] = lambda item: item.arm.labels["arm"]) -> str:
+    """The learning rates of the logged arms by phase, in a sentence; empty if no arm has several phases."""
+    arms: dict[str, dict[str, None]] = {}  # by their rates
+    several = False
+    for item in context.logged():
+        optimizer, phases = item.arm.spec.optimizer, item.arm.spec.phases
+        if optimizer is None:
+            continue
+        several = several or len(phases) > 1
+        rates = [{phase.stage_lr.get(stage, optimizer.lr) for stage in range(1, phase.stages + 1)} for phase in phases]
+        words = ", then ".join(" and ".join(f"{rate:g}" for rate in sorted(each)) for each in rates)
+        arms.setdefault(words, {})[name(item)] = None
+    listing = "; ".join(f"{words} ({', '.join(names)})" for words, names in arms.items())
+    return f"Learning rates before they fall (ambiguity A19): {listing}." if several else ""
 
 
 def every_log(context: Context, **labels: str) -> list[RunLog]:

@@ -43,8 +43,8 @@ def range_text(context: Context, arm: str = "pipelined", **labels: str) -> str |
         return None
 
 
-def timed_on(context: Context) -> list[str]:
-    """A note on how and on which machine our speed runs were timed."""
+def timed_on(context: Context, ranges: bool = True) -> list[str]:
+    """A note on how and on which machine our speed runs were timed. ranges: whether the table has [min, max]."""
     logs = [
         log
         for log in context.logs()
@@ -58,7 +58,7 @@ def timed_on(context: Context) -> list[str]:
     return [
         f"Ours: 2 worker processes on {'; '.join(machines)}, minibatches of {', '.join(map(str, batches))}, messages "
         f"through {through}; the non-pipelined arm is one worker with the same threads. Speedups are medians over "
-        "interleaved blocks, with [min, max]; times are of the steady state."
+        f"interleaved blocks{', with [min, max]; times are of the steady state' if ranges else ''}."
     ]
 
 
@@ -231,7 +231,7 @@ def hybrid_bound(context: Context) -> Drawn:
         "Timed blocks: the formula takes the measured pipelined speedup for 2K + 1; hand-over, fill and drain, which "
         "vanish in a long run, are much of such short blocks.",
     ]
-    return quantities(context, lines, sentences + timed_on(context), "formula")
+    return quantities(context, lines, sentences + timed_on(context, ranges=False), "formula")
 
 
 @drawing(PAPER, "text_memory_vs_pipedream")
