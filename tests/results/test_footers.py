@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,15 @@ def items(**whys: str) -> list[Item]:
         ({"A_p_0": "", "A_q_0": "long", "B_p_0": "", "B_q_0": "long"}, "q (long)"),
         ({"A_p_0": "", "A_q_0": "", "B_p_0": "", "B_q_0": "long"}, "B: q (long)"),
         ({"A_p_0": "", "A_p_1": "long", "B_p_0": "", "B_p_1": "long"}, "seed 1 (long)"),
-        ({"A_p_0": "", "A_p_1": "long", "B_p_0": "", "B_p_1": ""}, "further seeds (long)"),
+        ({"A_p_0": "", "A_p_1": "long", "B_p_0": "", "B_p_1": ""}, "A: seed 1 (long)"),
+        (
+            {"A_p_0": "", "A_p_1": "long", "B_p_0": "", "B_p_1": "", "A_p_2": "long", "B_p_2": ""},
+            "A: seeds 1, 2 (long)",
+        ),
+        (
+            {"A_p_0": "", "A_p_1": "long", "A_p_2": "", "B_q_0": "", "B_q_1": "", "B_q_2": "long"},
+            "further seeds (long)",
+        ),
         ({"A_p_0": "", "A_p_1": "long", "B_p_0": "dear", "B_p_1": "long"}, "seed 1 (long); dear"),
         ({"A_p_0": "", "A_q_0": "long", "B_p_0": "dear"}, "q (long); B (dear)"),
         ({"A_p_0": "long", "A_q_0": "long"}, "long"),  # of a figure without any other run
@@ -197,6 +206,15 @@ def test_a_table_has_its_footer_and_counts_the_seeds_of_an_arm_once(tmp_path: Pa
     save(drawn, tmp_path / "table_8", "table", footer)
     for end in (".md", ".tex"):
         assert "updates;" in (tmp_path / "table_8").with_suffix(end).read_text()
+
+
+@pytest.mark.usefixtures("in_project")
+def test_seeds_that_not_all_arms_have_are_not_said_of_all() -> None:
+    whole, _ = both(PAPER, "figure_7", training(everything), training(everything), scale="paper")
+    lone = [item for item in whole.items if item.arm.labels["arm"] != "T1" or item.arm.seed == 0]
+    load_results(whole.paper)
+    for context, words in ((whole, "; 3 seeds, bands"), (replace(whole, items=lone), "; 1 to 3 seeds, bands")):
+        assert words in draw(context).footer(context)
 
 
 def test_a_line_of_one_point_has_whiskers_and_the_footer_says_so() -> None:

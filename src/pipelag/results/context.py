@@ -240,11 +240,11 @@ def _lengths(runs: Sequence[Item]) -> list[str]:
 
 
 def _seeds(runs: Sequence[Item], shown: int, spread: str) -> str:
-    """The number of seeds in words: of those shown, or, if none are shown, of the runs with the same labels."""
+    """The number of seeds of the runs with the same labels, in words; no more than are shown, if any are."""
     seeds_of: dict[tuple[tuple[str, str], ...], set[int]] = {}  # by labels
     for item in runs:
         seeds_of.setdefault(tuple(sorted(item.arm.labels.items())), set()).add(item.arm.seed)
-    counts = [shown] if shown else [len(seeds) for seeds in seeds_of.values()]
+    counts = [min(len(seeds), shown or len(seeds)) for seeds in seeds_of.values()]
     fewest, most = min(counts), max(counts)
     if most <= 1:
         return "one seed"
@@ -264,10 +264,24 @@ def told_apart(items: Sequence[Item], others: Sequence[Item]) -> str:
     telling = next((some for size in (1, 2, 3) for some in combinations(keys, size) if _tell(some, items, others)), ())
     if not telling:
         seeds = sorted({item.arm.seed for item in items})
-        return few(f"seed {seed}" for seed in seeds) if not {other.arm.seed for other in others} & set(seeds) else ""
+        if not {other.arm.seed for other in others} & set(seeds):
+            return few(f"seed {seed}" for seed in seeds)
+        return _seeds_of_some(keys, items, others, seeds)
     if len(telling) == 1 and all(shown_of(item, telling[0]).replace(".", "").isdigit() for item in items):  # what of?
         telling = (*[key for key in keys if len({item.arm.labels[key] for item in items}) == 1][:1], *telling)
     return ": ".join(few(dict.fromkeys(shown_of(item, key) for item in items)) for key in telling)
+
+
+def _seeds_of_some(keys: Sequence[str], items: Sequence[Item], others: Sequence[Item], seeds: Sequence[int]) -> str:
+    """Name runs that are the same seeds of all runs with some values of a label; empty if they are no such runs."""
+    for key in keys:
+        ours, theirs = (
+            {(shown_of(i, key), i.arm.seed) for i in some if key in i.arm.labels} for some in (items, others)
+        )
+        values = dict.fromkeys(shown_of(item, key) for item in items)
+        if ours.isdisjoint(theirs) and len(ours) == len(values) * len(seeds):
+            return f"{few(values)}: {'seed' if len(seeds) == 1 else 'seeds'} {few(map(str, seeds))}"
+    return ""
 
 
 def _tell(keys: Sequence[str], items: Iterable[Item], others: Iterable[Item]) -> bool:
