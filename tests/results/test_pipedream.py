@@ -336,3 +336,113 @@ def test_a_tables_note_says_where_its_profiles_come_from() -> None:
     for scale, source in words.items():
         drawn = draw(context(PAPER, "table_1", lambda arm: None, scale)).table
         assert drawn is not None and drawn.notes[0].endswith(source)
+
+
+@pytest.mark.parametrize(
+    ("model", "worst", "holds"),  # by servers: stages, GB of the worst worker and of data parallelism's
+    [
+        ("GNMT-16", {"1x4 (A)": (4, 1.0, 1.0), "4x4 (A)": (16, 1.0, 1.0), "2x8 (B)": (16, 1.5, 1.0)}, False),
+        ("GNMT-16", {"1x4 (A)": (4, 1.0, 1.0), "4x4 (A)": (16, 1.09, 1.0), "2x8 (B)": (16, 0.9, 1.0)}, True),
+        ("GNMT-16", {"1x4 (A)": (4, 1.0, 1.0), "4x4 (A)": (16, 2.0, 2.0), "2x8 (B)": (16, 3.0, 3.0)}, True),  # of its
+        ("VGG-16", {"1x4 (A)": (4, 1.0, 1.0), "4x4 (A)": (4, 1.5, 1.0), "2x8 (B)": (16, 1.0, 1.0)}, True),  # as many
+    ],
+)
+def test_a_footprint_over_more_stages_is_compared_with_that_over_the_fewest(
+    model: str, worst: Mapping[str, tuple[int, float, float]], holds: bool
+) -> None:
+    def make(arm: Arm) -> RunLog:
+        usual_ones = {"1x4 (A)": (4, 1.0, 1.0)}.get(arm.labels["servers"], (16, 1.0, 1.0))
+        stages, most, alone = worst[arm.labels["servers"]] if arm.labels["model"] == model else usual_ones
+        straight = {"plan": "straight", "stages": [{}] * stages, "memory": [most * 1e9] + [1e8] * (stages - 1)}
+        plans = [straight, {"plan": "data parallel", "memory": [alone * 1e9]}]
+        return log([{"what": "plan", **plan} for plan in plans])
+
+    finding = judged("text_memory_over_stages", "stays", make)
+    assert finding.holds is holds, finding.why
+
+
+@pytest.mark.parametrize(("last", "holds"), [(1.05, True), (1.2, False)])
+def test_the_worst_stage_may_be_any(last: float, holds: bool) -> None:
+    straight = {"plan": "straight", "memory": [5e8, 4e8, 3e8, last * 1e9], "stages": [{"versions": 1}] * 4}
+    plans = [{"what": "plan", **row} for row in (straight, {"plan": "data parallel", "memory": [1e9]})]
+    for result, claim in (("figure_16", "on_par"), ("text_memory_bound", "about_one")):
+        assert judged(result, claim, lambda arm: log(plans)).holds is holds
+
+
+def test_the_clouds_slowdown_is_judged_in_half_precision() -> None:
+    """Single precision, in which the entries' code does not run, is only told."""
+
+    def cloud(half: float, single: float) -> Make:
+        def make(arm: Arm) -> RunLog:
+            printed = {"GNMT-8": 1.94, "SSD": 3.29, "Mask R-CNN": 2.32}[arm.labels["model"]]
+            factor = half if arm.labels["precision"] == "fp16" else single
+            seconds = factor * printed if arm.labels["arm"] == "Cluster-B" else 1.0
+            return log([{"what": "plan", "plan": f"data parallel over {n}", "timed": seconds} for n in (64, 256)])
+
+        return make
+
+    for claim in ("cloud_slower", "ratios"):
+        assert judged("table_3", claim, cloud(1.0, 0.3), "quick").holds is True
+        assert judged("table_3", claim, cloud(0.3, 1.0), "quick").holds is False
+
+
+@pytest.mark.parametrize(
+    ("claim", "model", "megabytes", "holds"),  # of the best plan with several stages, data parallelism sending 100
+    [
+        ("far_less", "GNMT-16", 50.0, True),
+        ("far_less", "GNMT-16", 55.0, False),
+        ("resnet_more", "ResNet-50", 100.1, True),
+        ("resnet_more", "ResNet-50", 99.9, False),
+    ],
+)
+def test_bytes_per_sample_are_compared_as_the_claims_read_them(
+    claim: str, model: str, megabytes: float, holds: bool
+) -> None:
+    def make(arm: Arm) -> RunLog:
+        sent = {"data parallel": 100.0, "several stages": megabytes if arm.labels["model"] == model else 10.0}
+        return log([{"what": "plan", "plan": plan, "bytes_per_sample": 1e6 * mb} for plan, mb in sent.items()])
+
+    assert judged("figure_17", claim, make).holds is holds
+
+
+@pytest.mark.parametrize(
+    ("claim", "rates", "holds"),  # samples per second at depths 1, 2, 4 and 7
+    [
+        ("grows_to_noam", (100, 106, 112, 50), True),
+        ("grows_to_noam", (100, 106, 110, 300), False),  # from 2 to 4 by less than 5 %
+        ("grows_to_noam", (100, 104, 200, 300), False),
+        ("saturates", (100, 180, 400, 370), True),
+        ("saturates", (100, 180, 400, 350), False),  # 4 is more than a tenth above 7
+        ("saturates", (100, 180, 350, 400), False),
+        ("saturates", (100, 390, 400, 380), False),  # 2 is above 7
+    ],
+)
+def test_throughput_grows_up_to_noam_and_not_beyond(claim: str, rates: tuple[int, ...], holds: bool) -> None:
+    rows = [
+        {"what": "plan", "depth": depth, "samples_per_second": rate}
+        for depth, rate in zip((1, 2, 4, 7), rates, strict=True)
+    ]
+    assert judged("figure_18a", claim, lambda arm: log(rows)).holds is holds
+
+
+@pytest.mark.parametrize(("smallest", "holds"), [(1.0, True), (1.05, False)])
+def test_stages_differ_by_a_tenth_of_their_memory(smallest: float, holds: bool) -> None:
+    rows = [{"what": "plan", "depth": depth, "memory": [1.1e9, smallest * 1e9]} for depth in (1, 2, 4, 7)]
+    assert judged("figure_18b", "stages_differ", lambda arm: log(rows)).holds is holds
+
+
+def test_a_plan_saves_its_bytes_on_every_cluster() -> None:
+    """15-1 for VGG-16, on A and on B."""
+
+    def saving(by_servers: Mapping[str, float]) -> Make:
+        def make(arm: Arm) -> RunLog:
+            share = by_servers.get(arm.labels["servers"], 0.5)
+            sent = {"data parallel": 100.0, "15-1": 100.0 * (1 - share)}
+            rows = [{"plan": plan, "config": plan, "bytes_per_sample": size} for plan, size in sent.items()]
+            return log([{"what": "plan", **row} for row in rows])
+
+        return make
+
+    for on_a, on_b, holds in ((0.86, 0.9, True), (0.84, 0.9, False), (0.9, 0.84, False)):
+        runs = saving({"4x4 (A)": on_a, "2x8 (B)": on_b})
+        assert judged("text_communication_reduction", "vgg16_85", runs).holds is holds

@@ -107,6 +107,11 @@ def test_the_steady_period_is_of_a_minibatch_however_it_is_split() -> None:
     assert timing.steady_period == 15 and timing.throughput == pytest.approx(1 / 15)
 
 
+def test_of_few_minibatches_the_period_is_their_mean() -> None:
+    timing = time_schedule(schedule("sequential", stages=2, minibatches=2), uniform(2, 1.0, 2.0))
+    assert (timing.makespan, timing.steady_period) == (12, 6)
+
+
 def test_a_round_of_replicas_is_as_many_minibatches() -> None:
     costs = [StageCost(1.0, 2.0), StageCost(0.25, 0.5)]
     short, long = (time_schedule(one_f_one_b_rounds(2, count, (2, 1)), costs) for count in (48, 96))
@@ -133,6 +138,25 @@ def test_a_backward_releases_what_was_kept_for_it_when_it_ends() -> None:
     """Stage 1's forwards begin in the seconds 0 to 4; its first backward, on a worker of its own, lasts from 4 to 6."""
     plan = schedule("cycle", stages=2, minibatches=5, colocated=False)
     assert time_schedule(plan, uniform(2, kept_bytes=1.0)).peak_memory == (5, 1, 0)
+
+
+def test_activations_are_held_from_a_forwards_start_to_its_backwards_end() -> None:
+    timing = time_schedule(schedule("sequential", stages=1, minibatches=1), uniform(1, 1.0, 2.0, kept_bytes=5.0))
+    assert timing.memory == (((0.0, 0.0), (0.0, 5.0), (3.0, 0.0)),)
+
+
+def test_what_is_released_elsewhere_makes_room_for_what_begins_then() -> None:
+    """Forwards begin in the seconds 0 to 3 on one worker; on the other the first backward ends at 3."""
+    rows = tuple(tuple(Action(kind, 1, number) for number in range(4)) for kind in "FB")  # type: ignore[arg-type]
+    assert time_schedule(Schedule("apart", 1, 4, rows), uniform(1, 1.0, 2.0, kept_bytes=1.0)).peak_memory == (3, 0)
+
+
+def test_a_unit_of_the_lockstep_clock_may_hold_a_pass_and_the_one_that_waits_for_its_message() -> None:
+    """Both forwards in the first unit, both backwards in the second; a message takes 3."""
+    one, two = (tuple(Action(kind, stage, 0) for kind in "FBU") for stage in (1, 2))  # type: ignore[arg-type]
+    plan = Schedule("together", 2, 1, (one, two), ((0, 1, 1), (0, 1, 1)))
+    timing = time_lockstep(plan, uniform(2, 1.0, 2.0, output_bytes=3.0), Topology(bandwidth=1.0))
+    assert starts(timing) == {"1F0": 0, "2F0": 4, "2B0": 5, "1B0": 10}
 
 
 def test_recomputed_outputs_travel_like_others() -> None:

@@ -346,6 +346,12 @@ def a_version_a_stage() -> Pair:
     return real("text_memory_bound", held(0), held(1))
 
 
+@part(PAPER, "figure_18b", "memory_grows")
+def as_many_as_in_flight_at_four() -> Pair:
+    """The first stage holds three versions at depth 4."""
+    return real("figure_18b", holding([2, 4, 7], [1, 1, 1]), holding([2, 3, 7], [1, 1, 1]))
+
+
 # One of all that a claim is about, where its case changes all of them or the last
 
 
