@@ -98,3 +98,10 @@ def test_the_workflow_tells_milliseconds_and_megabytes() -> None:
         "optimizer": "2 stages on 15-1 workers\nfound in 4 ms",
         "runtime": "2 minibatches in flight\nper input replica,\n12.5 ms per minibatch",
     }
+
+
+def test_no_overhead_is_below_0_by_rounding() -> None:
+    rows = [{"what": "plan", "plan": "x", "workers": gpus, "overhead": of} for gpus, of in ((1, -2e-16), (2, 0.25))]
+    drawn = draw(made("pipedream", "figure_1", lambda arm: log(rows), "quick"))
+    assert drawn.data is not None and sorted(set(drawn.data["percent"])) == [0.0, 25.0]
+    assert min(str(value) for value in drawn.data["percent"]) == "0.0"
