@@ -12,6 +12,7 @@ from pipelag.experiments import Arm, load_paper, load_scale
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.logs import RunLog
+from pipelag.results.pipedream.entries import entries, unpublished
 from pipelag.results.pipedream.targets import goal_of
 from pipelag.results.plans import RING
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
@@ -31,7 +32,7 @@ from tests.results.cases.pipedream import (
     waiting,
     with_asp,
 )
-from tests.results.made_up import CASES, Make, altered, context, log, trained, with_rows
+from tests.results.made_up import CASES, OFFICIAL, Make, altered, context, log, trained, with_rows
 
 pytestmark = pytest.mark.usefixtures("in_project")
 
@@ -219,15 +220,22 @@ def test_a_pipeline_whose_log_is_missing_is_not_said_to_have_too_few_layers() ->
         judged("table_1", "epoch_speedups", lambda arm: None if arm.labels.get("batch") == "80" else plans(arm))
 
 
-def found(cells: Mapping[tuple[str, str], tuple[str, float]]) -> Make:
-    """Searches that find table 1's plans by both costs, some of them otherwise, and their speeds."""
+Cells = Mapping[tuple[str, str], tuple[str, float]]
+
+
+def found(cells: Cells, by_ring: Cells | None = None) -> Make:
+    """Searches that find table 1's plans by both costs, some of them otherwise, and their speeds.
+
+    by_ring: what the search by a ring's cost finds otherwise; None: the same.
+    """
 
     def make(arm: Arm) -> RunLog | None:
         if arm.labels["what"] != "plan":
             return None
-        config, speed = {**TABLE_1, **cells}[arm.labels["model"], arm.labels["servers"]]
-        rates = {"data parallel": 1.0, PRINTED: speed, RING: speed, "straight": speed}
-        plans = [{"plan": name, "config": config, "samples_per_second": rate} for name, rate in rates.items()]
+        row = (arm.labels["model"], arm.labels["servers"])
+        printed, ring = ({**TABLE_1, **each}[row] for each in (cells, cells if by_ring is None else by_ring))
+        by_plan = {"data parallel": ("16", 1.0), PRINTED: printed, RING: ring, "straight": printed}
+        plans = [{"plan": name, "config": of[0], "samples_per_second": of[1]} for name, of in by_plan.items()]
         return log([{"what": "plan", **plan} for plan in plans])
 
     return make
@@ -251,3 +259,204 @@ def test_speedups_are_compared_as_the_table_rounds_them(
 ) -> None:
     finding = judged("table_1", claim, found({row: cell}))
     assert finding.holds is holds, finding.why
+
+
+@pytest.mark.parametrize(
+    ("claim", "printed", "by_ring", "holds"),
+    [
+        ("at_least_one", {}, {("S2VT", "4x1 (C)"): ("2-1-1", 0.9)}, None),  # a verdict needs both
+        ("at_least_one", {("S2VT", "4x1 (C)"): ("2-1-1", 0.9)}, {}, None),
+        ("plan_vgg16", {}, {("VGG-16", "4x4 (A)"): ("16", 1.0)}, None),
+        ("plan_vgg16", {("VGG-16", "4x4 (A)"): ("16", 1.0)}, {}, None),
+        ("one_where_data_parallel", {}, {("GNMT-8", "2x8 (B)"): ("8-8", 1.3)}, True),  # the printed cost decides
+        ("one_where_data_parallel", {("GNMT-8", "2x8 (B)"): ("8-8", 1.3)}, {}, False),
+        ("vgg16_gains_more_here", {}, {("VGG-16", "2x8 (B)"): ("15-1", 6.0)}, True),
+        ("vgg16_gains_more_here", {("VGG-16", "2x8 (B)"): ("15-1", 6.0)}, {}, False),
+    ],
+)
+def test_where_the_two_costs_of_a_sum_differ_each_claim_says_which_decides(
+    claim: str, printed: Cells, by_ring: Cells, holds: bool | None
+) -> None:
+    finding = judged("table_1", claim, found(printed, by_ring))
+    assert finding.holds is holds, finding.why
+
+
+@pytest.mark.parametrize(("idle", "holds"), [((), False), ((3,), True), ((3, 7), True)])
+def test_gnmt8_has_too_few_layers_where_one_stage_of_a_straight_plan_has_none(
+    idle: tuple[int, ...], holds: bool
+) -> None:
+    def make(arm: Arm) -> RunLog | None:
+        if arm.labels["what"] != "plan":
+            return None
+        stages = [
+            {"forward_ms": 0.0 if n in idle else 1.0, "backward_ms": 0.0 if n in idle else 2.0} for n in range(16)
+        ]
+        rates = {"straight": 30.0, "data parallel": 50.0}
+        plans = [{"what": "plan", "plan": name, "samples_per_second": rate} for name, rate in rates.items()]
+        return log([plan | {"stages": stages} for plan in plans], layers=14, workers=16)
+
+    finding = judged("table_1", "gnmt8_too_few_layers", make)
+    assert finding.holds is holds
+    assert f"has 16 stages, {len(idle)} without work, and 30 samples/s, where data parallelism has 50" in finding.why
+
+
+def test_what_grows_inside_a_server_may_fall_beyond_it() -> None:
+    def dented(model: str, servers: str, gpus: int) -> float:
+        return usual(model, servers, gpus) - (0.3 if gpus > 8 else 0.0)
+
+    assert judged("figure_1", "grows_inside", waiting(dented), "quick").holds is True
+    assert judged("figure_1", "grows", waiting(dented), "quick").holds is False
+
+
+def test_the_language_models_pipeline_of_80_is_compared_with_its_data_parallelism_of_20() -> None:
+    """A plan found straight is timed with 80, where it does 40 samples a second, against 10 of 20 on each GPU."""
+    per_gpu = {
+        "data parallel": ("4", 10.0),
+        PRINTED: ("straight", 20.0),
+        RING: ("2-2", 25.0),
+        "straight": ("straight", 18.0),
+    }
+    in_all = {"data parallel": ("4", 50.0), PRINTED: ("3-1", 60.0), RING: ("4", 50.0), "straight": ("straight", 40.0)}
+
+    def make(arm: Arm) -> RunLog | None:
+        if (arm.labels["what"], arm.labels["model"]) != ("plan", "AWD-LM"):
+            return None
+        plans = per_gpu if arm.labels["batch"] == "20" else in_all
+        rows = [{"plan": name, "config": of[0], "samples_per_second": of[1]} for name, of in plans.items()]
+        return log([{"what": "plan", **row} for row in rows], workers=4)
+
+    speeds = {
+        entry.note: (entry.speedup(PRINTED), entry.speedup(RING), entry.papers_plan())
+        for entry in entries(context(PAPER, "table_1", make), extra=True)
+        if entry.paper["model"] == "AWD-LM"
+    }
+    assert speeds == {"80 in all": (4.0, 2.5, 4.0), "80 per GPU": (60 / 50, 1.0, 40 / 50)}
+
+
+def test_which_models_have_no_published_profile_is_told_of_their_plans() -> None:
+    """Trainings read no profile at any scale."""
+    plans = context(PAPER, "table_1", lambda arm: log() if arm.labels["what"] == "plan" else None, "published")
+    every = context(PAPER, "table_1", lambda arm: log(data=OFFICIAL), "published")
+    for runs in (plans, every):
+        lacking = [model for model in ("VGG-16", "GNMT-16", "AWD-LM", "S2VT") if unpublished(runs, model)]
+        assert lacking == ["AWD-LM", "S2VT"]
+    one = context(PAPER, "table_1", lambda arm: log() if arm.labels.get("batch") == "80" else None, "published")
+    assert unpublished(one, "AWD-LM")
+
+
+def test_a_tables_note_says_where_its_profiles_come_from() -> None:
+    words = {"quick": "(profiles: rooflines of data sheets)"}
+    words["published"] = "(profiles: the authors' published profiles and rooflines of data sheets)"
+    for scale, source in words.items():
+        drawn = draw(context(PAPER, "table_1", lambda arm: None, scale)).table
+        assert drawn is not None and drawn.notes[0].endswith(source)
+
+
+@pytest.mark.parametrize(
+    ("model", "worst", "holds"),  # by servers: stages, GB of the worst worker and of data parallelism's
+    [
+        ("GNMT-16", {"1x4 (A)": (4, 1.0, 1.0), "4x4 (A)": (16, 1.0, 1.0), "2x8 (B)": (16, 1.5, 1.0)}, False),
+        ("GNMT-16", {"1x4 (A)": (4, 1.0, 1.0), "4x4 (A)": (16, 1.09, 1.0), "2x8 (B)": (16, 0.9, 1.0)}, True),
+        ("GNMT-16", {"1x4 (A)": (4, 1.0, 1.0), "4x4 (A)": (16, 2.0, 2.0), "2x8 (B)": (16, 3.0, 3.0)}, True),  # of its
+        ("VGG-16", {"1x4 (A)": (4, 1.0, 1.0), "4x4 (A)": (4, 1.5, 1.0), "2x8 (B)": (16, 1.0, 1.0)}, True),  # as many
+    ],
+)
+def test_a_footprint_over_more_stages_is_compared_with_that_over_the_fewest(
+    model: str, worst: Mapping[str, tuple[int, float, float]], holds: bool
+) -> None:
+    def make(arm: Arm) -> RunLog:
+        usual_ones = {"1x4 (A)": (4, 1.0, 1.0)}.get(arm.labels["servers"], (16, 1.0, 1.0))
+        stages, most, alone = worst[arm.labels["servers"]] if arm.labels["model"] == model else usual_ones
+        straight = {"plan": "straight", "stages": [{}] * stages, "memory": [most * 1e9] + [1e8] * (stages - 1)}
+        plans = [straight, {"plan": "data parallel", "memory": [alone * 1e9]}]
+        return log([{"what": "plan", **plan} for plan in plans])
+
+    finding = judged("text_memory_over_stages", "stays", make)
+    assert finding.holds is holds, finding.why
+
+
+@pytest.mark.parametrize(("last", "holds"), [(1.05, True), (1.2, False)])
+def test_the_worst_stage_may_be_any(last: float, holds: bool) -> None:
+    straight = {"plan": "straight", "memory": [5e8, 4e8, 3e8, last * 1e9], "stages": [{"versions": 1}] * 4}
+    plans = [{"what": "plan", **row} for row in (straight, {"plan": "data parallel", "memory": [1e9]})]
+    for result, claim in (("figure_16", "on_par"), ("text_memory_bound", "about_one")):
+        assert judged(result, claim, lambda arm: log(plans)).holds is holds
+
+
+def test_the_clouds_slowdown_is_judged_in_half_precision() -> None:
+    """Single precision, in which the entries' code does not run, is only told."""
+
+    def cloud(half: float, single: float) -> Make:
+        def make(arm: Arm) -> RunLog:
+            printed = {"GNMT-8": 1.94, "SSD": 3.29, "Mask R-CNN": 2.32}[arm.labels["model"]]
+            factor = half if arm.labels["precision"] == "fp16" else single
+            seconds = factor * printed if arm.labels["arm"] == "Cluster-B" else 1.0
+            return log([{"what": "plan", "plan": f"data parallel over {n}", "timed": seconds} for n in (64, 256)])
+
+        return make
+
+    for claim in ("cloud_slower", "ratios"):
+        assert judged("table_3", claim, cloud(1.0, 0.3), "quick").holds is True
+        assert judged("table_3", claim, cloud(0.3, 1.0), "quick").holds is False
+
+
+@pytest.mark.parametrize(
+    ("claim", "model", "megabytes", "holds"),  # of the best plan with several stages, data parallelism sending 100
+    [
+        ("far_less", "GNMT-16", 50.0, True),
+        ("far_less", "GNMT-16", 55.0, False),
+        ("resnet_more", "ResNet-50", 100.1, True),
+        ("resnet_more", "ResNet-50", 99.9, False),
+    ],
+)
+def test_bytes_per_sample_are_compared_as_the_claims_read_them(
+    claim: str, model: str, megabytes: float, holds: bool
+) -> None:
+    def make(arm: Arm) -> RunLog:
+        sent = {"data parallel": 100.0, "several stages": megabytes if arm.labels["model"] == model else 10.0}
+        return log([{"what": "plan", "plan": plan, "bytes_per_sample": 1e6 * mb} for plan, mb in sent.items()])
+
+    assert judged("figure_17", claim, make).holds is holds
+
+
+@pytest.mark.parametrize(
+    ("claim", "rates", "holds"),  # samples per second at depths 1, 2, 4 and 7
+    [
+        ("grows_to_noam", (100, 106, 112, 50), True),
+        ("grows_to_noam", (100, 106, 110, 300), False),  # from 2 to 4 by less than 5 %
+        ("grows_to_noam", (100, 104, 200, 300), False),
+        ("saturates", (100, 180, 400, 370), True),
+        ("saturates", (100, 180, 400, 350), False),  # 4 is more than a tenth above 7
+        ("saturates", (100, 180, 350, 400), False),
+        ("saturates", (100, 390, 400, 380), False),  # 2 is above 7
+    ],
+)
+def test_throughput_grows_up_to_noam_and_not_beyond(claim: str, rates: tuple[int, ...], holds: bool) -> None:
+    rows = [
+        {"what": "plan", "depth": depth, "samples_per_second": rate}
+        for depth, rate in zip((1, 2, 4, 7), rates, strict=True)
+    ]
+    assert judged("figure_18a", claim, lambda arm: log(rows)).holds is holds
+
+
+@pytest.mark.parametrize(("smallest", "holds"), [(1.0, True), (1.05, False)])
+def test_stages_differ_by_a_tenth_of_their_memory(smallest: float, holds: bool) -> None:
+    rows = [{"what": "plan", "depth": depth, "memory": [1.1e9, smallest * 1e9]} for depth in (1, 2, 4, 7)]
+    assert judged("figure_18b", "stages_differ", lambda arm: log(rows)).holds is holds
+
+
+def test_a_plan_saves_its_bytes_on_every_cluster() -> None:
+    """15-1 for VGG-16, on A and on B."""
+
+    def saving(by_servers: Mapping[str, float]) -> Make:
+        def make(arm: Arm) -> RunLog:
+            share = by_servers.get(arm.labels["servers"], 0.5)
+            sent = {"data parallel": 100.0, "15-1": 100.0 * (1 - share)}
+            rows = [{"plan": plan, "config": plan, "bytes_per_sample": size} for plan, size in sent.items()]
+            return log([{"what": "plan", **row} for row in rows])
+
+        return make
+
+    for on_a, on_b, holds in ((0.86, 0.9, True), (0.84, 0.9, False), (0.9, 0.84, False)):
+        runs = saving({"4x4 (A)": on_a, "2x8 (B)": on_b})
+        assert judged("text_communication_reduction", "vgg16_85", runs).holds is holds

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,7 @@ from pipelag.results.drawing import draw
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.pipeoptim.throughput import ARMS, mostly_above
 from pipelag.results.pipeoptim.training import over_all, scattered, splits, updates
-from pipelag.results.verdict import JUDGES
+from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.pipeoptim import BATCHES, COPIES, GOOD, RATES, plan_log, planned
 from tests.results.made_up import carried_out, context, trained
 
@@ -132,3 +134,125 @@ def test_approaches_stand_in_one_order_in_curves_bars_and_tables() -> None:
     runs = Context.load(load_paper("pipeoptim"), "figure_6a", load_scale("published", "cpu"))
     bars = draw(runs).data
     assert bars is not None and list(bars["approach"]) == list(ARMS)
+
+
+def told(claim: str, rates: Mapping[str, Mapping[str, float]], result: str = "text_throughput") -> Finding:
+    """The verdict where these approaches have other rates for these models; PipeOptim's is 151 for all."""
+    make = lambda arm: plan_log(arm, dict(rates.get(arm.labels["model"], {})), BATCHES, COPIES)  # noqa: E731
+    return JUDGES["pipeoptim", result, claim](context("pipeoptim", result, make, scale="quick"))
+
+
+def models_of(*optimizers: str) -> list[str]:
+    """Of text_throughput; all eight if no optimizer is named."""
+    runs = context("pipeoptim", "text_throughput", lambda arm: None, scale="quick")
+    models = {model: runs.select(model=model)[0].arm.labels["optimizer"] for model in runs.values("model")}
+    return [model for model, optimizer in models.items() if optimizer in optimizers or not optimizers]
+
+
+@pytest.mark.parametrize(
+    ("percents", "holds"),
+    [
+        ((20.0, 41.0, 92.0), True),  # 51 % on average, up to 92 %, as printed
+        ((90.0, 91.0, 92.0), False),  # the mean is 1.91 times the rate, not 1.51
+        ((51.0, 51.0, 51.0), False),  # the most is 1.51 times the rate, not 1.92
+    ],
+)
+def test_the_gain_over_gpipe_is_of_adamws_models_on_average_and_at_most(
+    percents: tuple[float, ...], holds: bool
+) -> None:
+    adamw = models_of("AdamW")
+    rates = {model: {"GPipe": 151 / (1 + gain / 100)} for model, gain in zip(adamw, percents, strict=True)}
+    rates |= {model: {"GPipe": 15.1} for model in models_of("SGDM", "Adam")}  # ten times as fast
+    finding = told("gain_over_gpipe", rates)
+    assert finding.holds is holds, finding.why
+
+
+@pytest.mark.parametrize(
+    ("other", "claim", "mean", "most", "holds"),
+    [
+        ("PipeDream", "below_pipedream", 4.0, 16.5, True),
+        ("PipeDream", "below_pipedream", 4.0, 5.0, False),  # at most less than half of what is printed
+        ("PipeDream", "below_pipedream", 9.0, 16.5, False),  # on average more than twice
+        ("PipeDream-2BW", "below_2bw", 2.6, 14.1, True),
+        ("PipeDream-2BW", "below_2bw", 2.6, 5.0, False),
+        ("PipeDream-2BW", "below_2bw", 6.0, 14.1, False),
+    ],
+)
+def test_how_much_lower_throughput_is_has_a_mean_and_an_extreme(
+    other: str, claim: str, mean: float, most: float, holds: bool
+) -> None:
+    """Of eight models one is the farthest below."""
+    first, *rest = models_of()
+    lower = dict.fromkeys(rest, (8 * mean - most) / 7) | {first: most}
+    finding = told(claim, {model: {other: 151 / (1 - percent / 100)} for model, percent in lower.items()})
+    assert finding.holds is holds, finding.why
+
+
+@pytest.mark.parametrize(
+    ("other", "percent", "holds"),
+    [
+        ("PipeDream", 16.5, True),
+        ("PipeDream", -16.5, True),
+        ("PipeDream", 17.0, False),
+        ("PipeDream", -17.0, False),
+        ("PipeDream-2BW", -14.1, True),
+        ("PipeDream-2BW", 14.5, False),
+        ("PipeDream-2BW", -14.5, False),
+    ],
+)
+def test_comparable_is_within_the_largest_printed_difference_either_way(
+    other: str, percent: float, holds: bool
+) -> None:
+    first = models_of("AdamW")[0]
+    finding = told("comparable", {first: {other: 151 / (1 + percent / 100)}})
+    assert finding.holds is holds, finding.why
+
+
+@pytest.mark.parametrize(
+    ("rates", "holds"),
+    [
+        ({"PipeDream": 152.0, "PipeDream-2BW": 153.0, "XPipe": 149.0}, True),
+        ({"PipeDream": 150.0, "PipeDream-2BW": 153.0, "XPipe": 149.0}, False),  # the slower of the first two
+        ({"PipeDream": 152.0, "PipeDream-2BW": 153.0, "XPipe": 152.5}, False),  # the faster of the last two
+    ],
+)
+def test_all_that_stash_are_compared_with_all_that_predict(rates: dict[str, float], holds: bool) -> None:
+    finding = told("below_stashing", dict.fromkeys(models_of(), rates))
+    assert finding.holds is holds, finding.why
+
+
+def test_an_approach_without_a_rate_is_missed() -> None:
+    """A plan that took no time, or that did not fit, has none."""
+    with pytest.raises(NotLogged, match="XPipe has no logged throughput"):
+        told("above_gpipe", {models_of("AdamW")[0]: {"XPipe": 0.0}})
+
+
+@pytest.mark.parametrize(("fits", "words"), [((), ""), ((True,), ""), ((False,), "GPipe."), ((False, False), "any")])
+def test_what_is_said_not_to_fit_is_what_the_log_says(fits: tuple[bool, ...], words: str) -> None:
+    """Plans that are not asked whether they fit say nothing."""
+
+    def make(arm: Arm) -> RunLog:
+        rows = [{"what": "arm", "arm": name, "samples_per_second": 1.0, "workers": 4} for name in ("GPipe", "XPipe")]
+        if fits:
+            rows = [row | {"fits": fit} for row, fit in zip(rows, (*fits, True)[:2], strict=True)]
+        return RunLog(Path("results/made-up"), rows, {"status": "finished"}, {})
+
+    note = draw(context("pipeoptim", "figure_6a", make)).note
+    assert ("do not fit" in note) == bool(words) and words in note
+
+
+def test_sequences_of_an_update_are_told_by_pass() -> None:
+    """GPipe's four passes of 8 are one update; the others update after each."""
+
+    def make(arm: Arm) -> RunLog:
+        rows = []
+        for name in arm.spec.options["arms"]:
+            split, size = 4 if name.startswith("GPipe") else 1, 20 if name.endswith("largest") else 8
+            row = {"what": "arm", "arm": name, "samples_per_second": 1.0, "batch": split * size}
+            rows.append(row | {"microbatches": split, "workers": 4})
+        return RunLog(Path("results/made-up"), rows, {"status": "finished"}, {})
+
+    note = draw(context("pipeoptim", "figure_8", make)).note
+    others = "PipeDream, PipeOptim, PipeDream-2BW, Vanilla-1F1B"
+    assert f"passes of 8 sequences: GPipe 4 x 8; {others} 8." in note
+    assert f"the largest passes that fit: GPipe 4 x 20; {others} 20." in note

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from pipelag.errors import PipelagError
-from pipelag.schedules import schedule
+from pipelag.schedules import Schedule, schedule
+from pipelag.schedules.actions import Action
 from pipelag.schedules.replicated import one_f_one_b_rounds
 from pipelag.schedules.virtual import Interleaved
 from pipelag.timing.costs import StageCost, Topology, uniform
@@ -51,6 +52,66 @@ def test_replicas_sum_in_a_ring_and_none_begins_before_all_have_come() -> None:
     assert nothing.makespan == 1 + 2  # without weights there is nothing to sum
 
 
+def test_each_stage_sums_among_its_own_replicas() -> None:
+    """Stage 1 has two of the three workers, of which each sends 2 x 1/2 of 9 bytes; stage 2 has nothing to sum."""
+    plan, costs = one_f_one_b_rounds(2, 2, (2, 1)), [StageCost(1.0, 2.0, weight_bytes=9.0)] * 2
+    sums = [span for span in time_schedule(plan, costs, Topology(bandwidth=3.0)).spans if span.action.kind == "S"]
+    assert [(span.worker, span.end - span.start) for span in sums] == [(0, 3.0), (1, 3.0)]
+
+
+def test_who_is_first_on_a_medium_is_the_worker_that_was_first_in_order() -> None:
+    """Two replicas of either stage, whose forwards end together; a message takes 3."""
+    plan = schedule("1f1b_rr", stages=2, minibatches=2, replicas=(2, 2))
+    timing = time_schedule(plan, uniform(2, 1.0, 2.0, output_bytes=3.0), Topology(bandwidth=1.0, shared=True))
+    assert starts(timing) == {"1F0": 0, "1F1": 0, "2F0": 4, "2B0": 5, "2F1": 7, "2B1": 8, "1B0": 10, "1B1": 13}
+
+
+@pytest.mark.parametrize("wide", [1, 64])
+def test_messages_of_a_link_leave_one_after_the_other(wide: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three outputs are ready at 1, 2 and 3, three gradients at 12, 13 and 14; each is on its way for 3."""
+    monkeypatch.setattr("pipelag.timing.sweep.WIDE", wide)  # one worker after the other, or all at once
+    plan = schedule("gpipe", stages=2, minibatches=1, microbatches=3)
+    timing = time_schedule(plan, uniform(2, 1.0, 1.0, output_bytes=3.0), Topology(bandwidth=1.0))
+    assert [timed for action, timed in starts(timing).items() if action[:2] == "2F"] == [4, 7, 10]
+    assert [timed for action, timed in starts(timing).items() if action[:2] == "1B"] == [15, 18, 21]
+    assert [(sent.start, sent.end) for sent in timing.transfers] == [(t, t + 3) for t in (1, 4, 7, 12, 15, 18)]
+    assert time_schedule(plan, uniform(2, 1.0, 1.0, output_bytes=3.0)).transfers == ()  # those take no time
+
+
+def test_a_last_stage_whose_backward_has_a_worker_of_its_own_sends_it_the_output() -> None:
+    plan = Schedule("apart", 1, 1, ((Action("F", 1, 0),), (Action("B", 1, 0), Action("U", 1, 0))))
+    for link, begins in ((Topology(), 1.0), (Topology(bandwidth=2.0), 4.0)):
+        assert starts(time_schedule(plan, uniform(1, 1.0, 2.0, output_bytes=6.0), link)) == {"1F0": 0, "1B0": begins}
+
+
+def test_utilisation_is_a_mean_over_workers() -> None:
+    """Of 10 seconds one worker is busy for 3, the other for 7."""
+    timing = time_schedule(schedule("sequential", stages=2, minibatches=1), [StageCost(1.0, 2.0), StageCost(3.0, 4.0)])
+    assert (timing.makespan, timing.busy, timing.utilisation) == (10, (3, 7), 0.5)
+
+
+def test_the_steady_period_leaves_the_first_and_the_last_quarter_out() -> None:
+    """Three forwards at first, then one by one: updates end at 5, 7, 9, 12, 15, 18, 21 and 24."""
+    passes = [("F", 0), ("F", 1), ("F", 2), ("B", 0), ("B", 1), ("B", 2)]
+    passes += [(kind, number) for number in range(3, 8) for kind in "FB"]
+    row: list[Action] = []
+    for kind, number in passes:
+        row += [Action(kind, 1, number)] + [Action("U", 1, number)] * (kind == "B")  # type: ignore[arg-type]
+    timing = time_schedule(Schedule("late", 1, 8, (tuple(row),)), uniform(1, 1.0, 2.0))
+    assert timing.makespan == 24 and timing.steady_period == (18 - 9) / 3
+
+
+def test_the_steady_period_is_of_a_minibatch_however_it_is_split() -> None:
+    """GPipe's four microbatches fill and drain two stages: (4 + 2 - 1) x 3 seconds for an update."""
+    timing = time_schedule(schedule("gpipe", stages=2, minibatches=12, microbatches=4), uniform(2, 1.0, 2.0))
+    assert timing.steady_period == 15 and timing.throughput == pytest.approx(1 / 15)
+
+
+def test_of_few_minibatches_the_period_is_their_mean() -> None:
+    timing = time_schedule(schedule("sequential", stages=2, minibatches=2), uniform(2, 1.0, 2.0))
+    assert (timing.makespan, timing.steady_period) == (12, 6)
+
+
 def test_a_round_of_replicas_is_as_many_minibatches() -> None:
     costs = [StageCost(1.0, 2.0), StageCost(0.25, 0.5)]
     short, long = (time_schedule(one_f_one_b_rounds(2, count, (2, 1)), costs) for count in (48, 96))
@@ -77,6 +138,25 @@ def test_a_backward_releases_what_was_kept_for_it_when_it_ends() -> None:
     """Stage 1's forwards begin in the seconds 0 to 4; its first backward, on a worker of its own, lasts from 4 to 6."""
     plan = schedule("cycle", stages=2, minibatches=5, colocated=False)
     assert time_schedule(plan, uniform(2, kept_bytes=1.0)).peak_memory == (5, 1, 0)
+
+
+def test_activations_are_held_from_a_forwards_start_to_its_backwards_end() -> None:
+    timing = time_schedule(schedule("sequential", stages=1, minibatches=1), uniform(1, 1.0, 2.0, kept_bytes=5.0))
+    assert timing.memory == (((0.0, 0.0), (0.0, 5.0), (3.0, 0.0)),)
+
+
+def test_what_is_released_elsewhere_makes_room_for_what_begins_then() -> None:
+    """Forwards begin in the seconds 0 to 3 on one worker; on the other the first backward ends at 3."""
+    rows = tuple(tuple(Action(kind, 1, number) for number in range(4)) for kind in "FB")  # type: ignore[arg-type]
+    assert time_schedule(Schedule("apart", 1, 4, rows), uniform(1, 1.0, 2.0, kept_bytes=1.0)).peak_memory == (3, 0)
+
+
+def test_a_unit_of_the_lockstep_clock_may_hold_a_pass_and_the_one_that_waits_for_its_message() -> None:
+    """Both forwards in the first unit, both backwards in the second; a message takes 3."""
+    one, two = (tuple(Action(kind, stage, 0) for kind in "FBU") for stage in (1, 2))  # type: ignore[arg-type]
+    plan = Schedule("together", 2, 1, (one, two), ((0, 1, 1), (0, 1, 1)))
+    timing = time_lockstep(plan, uniform(2, 1.0, 2.0, output_bytes=3.0), Topology(bandwidth=1.0))
+    assert starts(timing) == {"1F0": 0, "2F0": 4, "2B0": 5, "1B0": 10}
 
 
 def test_recomputed_outputs_travel_like_others() -> None:

@@ -30,6 +30,8 @@ def test_views_take_no_time() -> None:
     with Roofline(Device(1.0, 1.0)) as clock:
         torch.empty(8, 8, device="meta").view(64).unsqueeze(0)
     assert clock.seconds == 0
+    a, b = torch.empty(2, 3, 4, device="meta"), torch.empty(4, 5, device="meta")
+    assert bytes_moved(lambda: a @ b) == 4 * (2 * 3 * 4 + 4 * 5 + 2 * 3 * 5)  # the product's shape is a view, too
 
 
 def bytes_moved(run: Callable[[], object]) -> float:
@@ -45,6 +47,8 @@ def test_what_picks_elements_reads_those() -> None:
     assert bytes_moved(lambda: functional.embedding(words, table)) == rows
     assert bytes_moved(lambda: table[words]) == rows
     assert bytes_moved(lambda: table.index_select(0, words[0])) == rows / 3
+    numbers = torch.empty(3, 8, dtype=torch.long, device="meta")
+    assert bytes_moved(lambda: table.gather(0, numbers)) == 2 * 3 * 8 * 4 + 3 * 8 * 8
     logarithms, targets = torch.empty(6, 1000, device="meta"), torch.empty(6, dtype=torch.long, device="meta")
     loss, weight = 4, 4  # the mean, and by what it was divided
     assert bytes_moved(lambda: functional.nll_loss(logarithms, targets)) == 6 * 4 + 6 * 8 + loss + weight

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median_low
+from statistics import median_high
 from typing import Any
 
 import pandas as pd
@@ -121,7 +121,7 @@ class Lines:
         parts = [rows_of(frame, self.panel, panel) for panel in panels]
         columns = [(axis_of(self.x, str(panel)), axis_of(self.y, str(panel))) for panel in panels]
         counts = [n for i, (x, y) in enumerate(columns) for n in lengths(parts[i], self.line, x.column, y.column)]
-        most = median_low(counts) if counts else 0
+        most = median_high(counts) if counts else 0
         for axes, panel, part, (x, y) in zip(grid[0], panels, parts, columns, strict=True):
             marked: dict[float, list[str]] = {}  # the colours of the lines that each vertical line is of
             for number, name in enumerate(names):

@@ -144,6 +144,58 @@ def never_falls() -> Pair:
     return figure_1(dented)
 
 
+@part(PAPER, "figure_1", "grows")
+def never_falls_by_a_point() -> Pair:
+    """One line rises by three points from 8 to 16 GPUs, and falls by one point to 32."""
+    end = {16: 0.73, 32: 0.72}
+    return figure_1(lambda m, s, n: end.get(n, 0.7) if (m, s) == ("AWD-LM", NVLINK) and n > 4 else usual(m, s, n))
+
+
+@part(PAPER, "figure_1", "grows")
+def more_than_on_one() -> Pair:
+    """One model waits half of its time on any number of GPUs."""
+    return figure_1(lambda m, s, n: 0.5 if (m, s) == ("AWD-LM", NVLINK) else usual(m, s, n))
+
+
+def four_gpus(*beyond: float) -> Pair:
+    """Overheads of one model on servers of four GPUs: a half inside, then these on 8, 16 and 32 GPUs."""
+    later = dict(zip((8, 16, 32), beyond, strict=True))
+    place = ("AWD-LM", "4x V100, PCIe, 10 Gbps")
+    return figure_1(lambda m, s, n: later.get(n, 0.5 if n > 1 else 0.0) if (m, s) == place else usual(m, s, n))
+
+
+@part(PAPER, "figure_1", "jumps_between_servers")
+def twice_the_next_doubling() -> Pair:
+    """By 10 points, then by 6 and 1."""
+    return four_gpus(0.6, 0.66, 0.67)
+
+
+@part(PAPER, "figure_1", "jumps_between_servers")
+def twice_the_last_doubling() -> Pair:
+    """By 10 points, then by 1 and 6."""
+    return four_gpus(0.6, 0.61, 0.67)
+
+
+@part(PAPER, "figure_1", "dense_worse")
+def visibly_above_resnet() -> Pair:
+    """One model waits for half a point more than ResNet-50, on one kind of server."""
+    resnet = usual("ResNet-50", NVLINK, 32)
+    return figure_1(lambda m, s, n: resnet + 0.005 if (m, s, n) == ("GNMT-8", NVLINK, 32) else usual(m, s, n))
+
+
+@part(PAPER, "figure_1", "faster_gpus_worse")
+def visibly_above_1080ti() -> Pair:
+    """One model waits for half a point more with V100s."""
+    slow = usual("GNMT-8", next(iter(SERVERS)), 32)
+    return figure_1(lambda m, s, n: slow + 0.005 if (m, s, n) == ("GNMT-8", NVLINK, 32) else usual(m, s, n))
+
+
+@part(PAPER, "figure_1", "as_high_as_90")
+def not_as_high_as_96() -> Pair:
+    """One model waits for 96 % of its time."""
+    return figure_1(lambda m, s, n: 0.96 if (m, s, n) == ("GNMT-8", NVLINK, 32) else usual(m, s, n))
+
+
 @part(PAPER, "figure_1", "jumps_between_servers")
 def visible_jump() -> Pair:
     """By half a point, and then by nothing."""
@@ -294,6 +346,12 @@ def a_version_a_stage() -> Pair:
     return real("text_memory_bound", held(0), held(1))
 
 
+@part(PAPER, "figure_18b", "memory_grows")
+def as_many_as_in_flight_at_four() -> Pair:
+    """The first stage holds three versions at depth 4."""
+    return real("figure_18b", holding([2, 4, 7], [1, 1, 1]), holding([2, 3, 7], [1, 1, 1]))
+
+
 # One of all that a claim is about, where its case changes all of them or the last
 
 
@@ -371,6 +429,11 @@ def half_the_epochs(result: str) -> Pair:
     """Two models need half as many under PipeDream."""
     early = {("VGG-16", "PipeDream"): 20, ("GNMT-16", "PipeDream"): 10}
     return paper_scale(result, training(ALIKE), training(ALIKE | early))
+
+
+@part(PAPER, "table_1", "same_epochs")
+def two_of_three_not_fewer() -> Pair:
+    return half_the_epochs("table_1")
 
 
 @part(PAPER, "figure_11", "same_epochs_vgg16")

@@ -86,5 +86,6 @@ def entries(context: Context, extra: bool = False) -> Iterator[Entry]:
 
 def unpublished(context: Context, model: str) -> str:
     """A note that a model's plans rest on a data sheet at every scale, because no profile is published; or empty."""
-    rests = any(item.log is not None and not item.arm.spec.published for item in context.select(model=model))
-    return "; profile: a data sheet's, none is published" if rests and not context.shortfall(model=model) else ""
+    plans = {"what": "plan", "model": model}  # not the trainings, which read no profile
+    rests = any(item.log is not None and not item.arm.spec.published for item in context.select(**plans))
+    return "; profile: a data sheet's, none is published" if rests and not context.shortfall(**plans) else ""
