@@ -11,6 +11,7 @@ import sysconfig
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pipelag.errors import PipelagError, shortened
@@ -96,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     named = argv[0] if argv and argv[0] in COMMANDS else ""
     debug = "--debug" in argv
     try:
-        return carried_out(argv, named)
+        return written_out(argv, named)
     except PipelagError as error:
         print(f"pipelag {named}: {error}", file=sys.stderr)
         return 2
@@ -104,7 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pipelag {named}: interrupted; finished work is kept", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with suppress(OSError):
+            write_out()
         return 1
     except Exception as error:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -115,6 +117,31 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         print(f"pipelag {named}: {unforeseen(error, debug)}", file=sys.stderr)
         return 1
+
+
+def written_out(argv: Sequence[str], named: str) -> int:
+    """What `carried_out` returns. Its output is written here: at Python's exit a failure to do so may not be told.
+
+    Raises:
+        OSError: the output cannot be written.
+    """
+    try:
+        status = carried_out(argv, named)
+    except SystemExit:  # argparse's own, after `--help`
+        write_out()
+        raise
+    write_out()
+    return status
+
+
+def write_out() -> None:
+    """Write what Python holds for standard output; after a failure it goes nowhere."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        error.filename = "standard output"
+        raise
 
 
 def carried_out(argv: Sequence[str], named: str) -> int:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -136,13 +137,35 @@ def test_a_finished_run_where_nothing_can_be_written_is_told_again(
     assert main([*words, "--again"]) == 2
 
 
-def test_letters_that_the_locale_lacks_end_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # the latter in the locale C
+def test_letters_that_the_locale_lacks_end_no_command(
+    errors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=errors)
     monkeypatch.setattr(sys, "stdout", told)
     words = ["run", "--spec", '{"kind": "count", "model": {"name": "resnet20"}}', "--out", str(tmp_path / "Läufe")]
     assert main(words) == 0
     told.flush()
     assert b"L\\xe4ufe/metrics.jsonl" in told.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("word", ["--version", "methods"])
+@pytest.mark.parametrize(
+    ("output", "status", "sentence"),
+    [
+        ("full", 2, "standard output could not be written (No space left on device); free some space and start again"),
+        ("closed", 1, ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_told_once(output: str, status: int, sentence: str, word: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open("/dev/full" if output == "full" else writing, "wb") as stdout:
+        words = [sys.executable, "-m", "pipelag", word]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        done = subprocess.run(words, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    named = word if word == "methods" else ""
+    assert (done.returncode, done.stderr) == (status, f"pipelag {named}: {sentence}\n" if sentence else "")
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
