@@ -407,6 +407,21 @@ def test_something_else_in_the_place_of_a_runs_folder_is_refused(project: Path) 
         folder.unlink()
 
 
+NOBODY = """
+import os, pwd
+def unknown(number): raise KeyError(f"getpwuid(): uid not found: {number}")
+pwd.getpwuid = unknown
+for name in ("LOGNAME", "USER", "LNAME", "USERNAME"): os.environ.pop(name, None)
+"""
+
+
+def test_a_user_who_is_only_a_number(project: Path) -> None:
+    """As in a container that is started with `--user 1234`; here a plugin, which the Snakefile imports, sees to that."""
+    (project / "nobody.py").write_text(NOBODY)
+    done = snakemake(project, "stale_weights_figure_2", "--config", "plugins=[nobody]")
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done
+
+
 def test_a_home_that_cannot_be_written_to_is_no_hindrance(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Snakemake makes its cache, in ~/.cache, before it reads the Snakefile."""
     monkeypatch.setenv("HOME", "/proc")  # where not even root can make a folder

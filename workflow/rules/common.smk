@@ -1,6 +1,7 @@
 # Shared by the rules: the plan (papers x scale -> results -> runs) and the places of files. It names no paper's arm.
 import difflib
 import functools
+import getpass
 import hashlib
 import os
 import re
@@ -269,6 +270,14 @@ def check_targets(words):
             refuse(f"unknown result '{word}'" + (f"; did you mean '{near[0]}'?" if near else ""))
 
 
+def name_user():
+    """Name a user who is only a number to the system, as in many containers: Snakemake asks for a name."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # the latter from Python 3.13 on
+        os.environ["LOGNAME"] = str(os.getuid())
+
+
 def name_runs():
     """Give the logger a name for each run: the first result that shows it, with labels and seed."""
     for (paper, result), its_arms in plan.items():
@@ -297,6 +306,7 @@ if not only_looks(sys.argv[1:]):
     check_writable(Path("results", scale.name, "logs"), "jobs write their logs")
     check_writable(Path(scale.figures), "results are drawn")
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
+name_user()
 name_runs()
 runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data sets that come with pipelag or are generated are not fetched.
