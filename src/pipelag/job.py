@@ -46,6 +46,15 @@ def warm_folder() -> str:
     return folder if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077 else ""
 
 
+def python() -> list[str]:
+    """The words that start Python without the working directory, where a types.py, say, would hide Python's own.
+
+    Where pipelag itself lies in the working directory, and may be installed nowhere, that directory is searched.
+    """
+    here = os.path.samefile(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".")
+    return [sys.executable] if here else [sys.executable, "-P"]
+
+
 def be_parent() -> None:
     """Tell the processes started from here that this process is their parent."""
     os.environ[PARENT] = str(os.getpid())
@@ -91,7 +100,7 @@ def main(words: list[str]) -> int:
         leave_with_parent()
     connection = connected()
     if connection is None:
-        os.execv(sys.executable, [sys.executable, *(words if module else ["-m", "pipelag", *words])])
+        os.execv(sys.executable, [*python(), *(words if module else ["-m", "pipelag", *words])])
     request = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
     streams = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1, 2]))]
     text = json.dumps(request).encode() + b"\n"

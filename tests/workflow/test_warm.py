@@ -245,6 +245,15 @@ def test_without_a_warm_process_a_job_starts_by_itself(tmp_path: Path) -> None:
     assert done.returncode == 0 and re.search(r"[0-9a-f]{12}", done.stdout)
 
 
+def test_a_module_in_the_working_directory_hides_none_of_pythons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIPELAG_WARM", raising=False)
+    (tmp_path / "types.py").write_text("raise SystemExit('hidden')")
+    done = subprocess.run([*JOB, "schedules"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "gpipe" in done.stdout, done.stderr
+
+
 def test_a_warm_process_ends_with_who_started_it(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pipelag.warm import WarmProcess; w = WarmProcess(); w.start(sys.argv[1]);"
