@@ -6,6 +6,7 @@ import argparse
 import errno
 import importlib
 import os
+import re
 import sys
 import sysconfig
 import tempfile
@@ -64,6 +65,8 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 ABOUT = """Asynchronous pipeline-parallel training: what stale weights cost, and what remedies win back.
 `snakemake --cores all` in the project's folder makes all results of the papers. To train a model of your own in Python,
 start with docs/guide.md."""
+# What torch and, with nothing after it, the loader of libraries say under `ulimit -v`
+NO_MEMORY = re.compile(r"can't allocate memory|out of memory|failed to map segment from shared object$")
 
 
 class Version(argparse.Action):
@@ -175,7 +178,7 @@ def unforeseen(error: Exception, debug: bool) -> str:
     )
     if (place := own_place(error)) and place not in what:
         what += f" at {place}"
-    if isinstance(error, MemoryError) or "can't allocate memory" in words or "out of memory" in words:
+    if isinstance(error, MemoryError) or NO_MEMORY.search(words):
         what = f"there is not enough memory ({what})"
     trace = "".join(traceback.format_exception(error))
     if debug:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipelag import data
-from pipelag.__main__ import main
+from pipelag.__main__ import main, unforeseen
 from pipelag.commands import run as run_command
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_scale, specs
@@ -178,6 +178,19 @@ def test_what_a_command_opens_takes_no_closed_streams_place(closed: int, tmp_pat
         opened = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
         os._exit(0 if code == 0 and opened > 2 and isinstance(sys.stderr.isatty(), bool) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), True),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), True),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object: Operation not permitted"), False),
+    ],
+)
+def test_too_little_memory_is_named(error: Exception, told: bool) -> None:
+    assert unforeseen(error, debug=True).startswith("there is not enough memory (") == told
 
 
 def test_what_nobody_foresaw_is_one_sentence_and_a_file(

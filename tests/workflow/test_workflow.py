@@ -407,6 +407,13 @@ def test_something_else_in_the_place_of_a_runs_folder_is_refused(project: Path) 
         folder.unlink()
 
 
+def test_a_folder_whose_name_has_braces_is_refused(tmp_path: Path) -> None:
+    folder = copied(tmp_path / "my {first} try")
+    done = snakemake(folder, "--dry-run", "stale_weights_figure_1")
+    assert done.returncode and "try has braces, which Snakemake takes for its own; rename" in done.stderr, done
+    assert "Traceback" not in done.stderr
+
+
 NOBODY = """
 import os, pwd
 def unknown(number): raise KeyError(f"getpwuid(): uid not found: {number}")
@@ -416,7 +423,7 @@ for name in ("LOGNAME", "USER", "LNAME", "USERNAME"): os.environ.pop(name, None)
 
 
 def test_a_user_who_is_only_a_number(project: Path) -> None:
-    """As in a container that is started with `--user 1234`; here a plugin, which the Snakefile imports, sees to that."""
+    """As in a container with `--user 1234`; here a plugin, which the Snakefile imports, sees to that."""
     (project / "nobody.py").write_text(NOBODY)
     done = snakemake(project, "stale_weights_figure_2", "--config", "plugins=[nobody]")
     assert done.returncode == 0 and "Traceback" not in done.stderr, done

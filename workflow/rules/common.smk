@@ -45,7 +45,9 @@ def check_config(config):
 
 
 def check_room(folder):
-    """Refuse a folder in which Snakemake cannot keep its records, as it would fail with a traceback."""
+    """Refuse a folder in which Snakemake cannot work or keep its records, as it would fail with a traceback."""
+    if {"{", "}"} & {*str(Path(folder).resolve())}:
+        refuse(f"the path {Path(folder).resolve()} has braces, which Snakemake takes for its own; rename that folder")
     if shutil.disk_usage(folder).free < progress.LEAST:
         refuse(f"{progress.FULL} of {Path(folder).resolve()}; free some space and start again")
     check_writable(Path(folder, ".snakemake"), "Snakemake keeps its records")
