@@ -104,17 +104,19 @@ def main(words: list[str]) -> int:
     request = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
     streams = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1, 2]))]
     text = json.dumps(request).encode() + b"\n"
-    sent = connection.sendmsg([text], streams)
-    if text[sent:]:  # even an empty send would fail if the answer has come and the other end is closed
-        connection.sendall(text[sent:])
 
     def pass_on(number: int, frame: object) -> None:
         with suppress(OSError):  # the other end is closed: its answer has come already, or it is gone
             connection.send(bytes([number]))
 
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, pass_on)
-    code = connection.recv(1)
+    code = b""
+    with suppress(BrokenPipeError, ConnectionResetError):  # it was killed before it had read the request
+        sent = connection.sendmsg([text], streams)
+        if text[sent:]:  # even an empty send would fail if the answer has come and the other end is closed
+            connection.sendall(text[sent:])
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, pass_on)
+        code = connection.recv(1)
     if not code:
         print("job.py: the warm process has ended; see its log, and start the workflow again", file=sys.stderr)
         return 1
