@@ -429,6 +429,28 @@ def test_a_user_who_is_only_a_number(project: Path) -> None:
     assert done.returncode == 0 and "Traceback" not in done.stderr, done
 
 
+HANGING_UP = """
+import os, signal, sys, time
+if "snakemake" in sys.argv[0]:
+    with open("snakemake.pid", "w") as file:
+        file.write(str(os.getpid()))
+else:
+    with open("snakemake.pid") as file:
+        os.kill(int(file.read()), signal.SIGHUP)
+    time.sleep(600)
+"""
+
+
+def test_a_terminal_that_is_closed_ends_the_jobs_and_leaves_no_lock(project: Path) -> None:
+    """Here a plugin, which the jobs import, sends the signal."""
+    (project / "hanging_up.py").write_text(HANGING_UP)
+    began = time.monotonic()
+    done = snakemake(project, "--forceall", "stale_weights_figure_2", "--config", "plugins=[hanging_up]")
+    assert done.returncode and time.monotonic() < began + 600 and (project / "snakemake.pid").exists(), done
+    assert not list(project.glob(".snakemake/locks/*")), done
+    shutil.rmtree(project / ".snakemake")  # with the records of what was under way
+
+
 def test_a_home_that_cannot_be_written_to_is_no_hindrance(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Snakemake makes its cache, in ~/.cache, before it reads the Snakefile."""
     monkeypatch.setenv("HOME", "/proc")  # where not even root can make a folder

@@ -7,10 +7,14 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil  # which Snakemake itself needs
 import snakemake_logger_plugin_pipelag as progress
 
 from pipelag import experiments
@@ -272,6 +276,22 @@ def check_targets(words):
             refuse(f"unknown result '{word}'" + (f"; did you mean '{near[0]}'?" if near else ""))
 
 
+def hang_up(number, frame):
+    """End the jobs, and then as after Ctrl-C: Snakemake itself would leave its lock, and refuse the next call."""
+    for process in psutil.Process().children(recursive=True):
+        if warm.process is None or process.pid != warm.process.pid:  # which ends last
+            with suppress(psutil.Error):
+                process.send_signal(number)
+    raise KeyboardInterrupt
+
+
+def heed_hang_up():
+    """Have the signal of a terminal that is closed call `hang_up`, if nobody (such as nohup) handles or ignores it."""
+    here = threading.current_thread() is threading.main_thread()
+    if here and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, hang_up)
+
+
 def name_user():
     """Name a user who is only a number to the system, as in many containers: Snakemake asks for a name."""
     try:
@@ -308,6 +328,7 @@ if not only_looks(sys.argv[1:]):
     check_writable(Path("results", scale.name, "logs"), "jobs write their logs")
     check_writable(Path(scale.figures), "results are drawn")
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
+heed_hang_up()
 name_user()
 name_runs()
 runs_folder = str(experiments.run_dir(scale, "x").parent)
