@@ -6,11 +6,13 @@ import argparse
 import errno
 import importlib
 import os
+import re
 import sys
 import sysconfig
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pipelag.errors import PipelagError, shortened
@@ -63,6 +65,8 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 ABOUT = """Asynchronous pipeline-parallel training: what stale weights cost, and what remedies win back.
 `snakemake --cores all` in the project's folder makes all results of the papers. To train a model of your own in Python,
 start with docs/guide.md."""
+# What torch and, with nothing after it, the loader of libraries say under `ulimit -v`
+NO_MEMORY = re.compile(r"can't allocate memory|out of memory|failed to map segment from shared object$")
 
 
 class Version(argparse.Action):
@@ -96,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     named = argv[0] if argv and argv[0] in COMMANDS else ""
     debug = "--debug" in argv
     try:
-        return carried_out(argv, named)
+        return written_out(argv, named)
     except PipelagError as error:
         print(f"pipelag {named}: {error}", file=sys.stderr)
         return 2
@@ -104,7 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pipelag {named}: interrupted; finished work is kept", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with suppress(OSError):
+            write_out()
         return 1
     except Exception as error:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -115,6 +120,31 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         print(f"pipelag {named}: {unforeseen(error, debug)}", file=sys.stderr)
         return 1
+
+
+def written_out(argv: Sequence[str], named: str) -> int:
+    """What `carried_out` returns. Its output is written here: at Python's exit a failure to do so may not be told.
+
+    Raises:
+        OSError: the output cannot be written.
+    """
+    try:
+        status = carried_out(argv, named)
+    except SystemExit:  # argparse's own, after `--help`
+        write_out()
+        raise
+    write_out()
+    return status
+
+
+def write_out() -> None:
+    """Write what Python holds for standard output; after a failure it goes nowhere."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        error.filename = "standard output"
+        raise
 
 
 def carried_out(argv: Sequence[str], named: str) -> int:
@@ -148,7 +178,7 @@ def unforeseen(error: Exception, debug: bool) -> str:
     )
     if (place := own_place(error)) and place not in what:
         what += f" at {place}"
-    if isinstance(error, MemoryError) or "can't allocate memory" in words or "out of memory" in words:
+    if isinstance(error, MemoryError) or NO_MEMORY.search(words):
         what = f"there is not enough memory ({what})"
     trace = "".join(traceback.format_exception(error))
     if debug:

@@ -46,6 +46,15 @@ def warm_folder() -> str:
     return folder if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077 else ""
 
 
+def python() -> list[str]:
+    """The words that start Python without the working directory, where a types.py, say, would hide Python's own.
+
+    Where pipelag itself lies in the working directory, and may be installed nowhere, that directory is searched.
+    """
+    here = os.path.samefile(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".")
+    return [sys.executable] if here else [sys.executable, "-P"]
+
+
 def be_parent() -> None:
     """Tell the processes started from here that this process is their parent."""
     os.environ[PARENT] = str(os.getpid())
@@ -79,8 +88,8 @@ def open_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # a folder's name may have characters that the locale lacks
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a folder's name or a verdict may have what the locale lacks
 
 
 def main(words: list[str]) -> int:
@@ -91,21 +100,23 @@ def main(words: list[str]) -> int:
         leave_with_parent()
     connection = connected()
     if connection is None:
-        os.execv(sys.executable, [sys.executable, *(words if module else ["-m", "pipelag", *words])])
+        os.execv(sys.executable, [*python(), *(words if module else ["-m", "pipelag", *words])])
     request = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
     streams = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1, 2]))]
     text = json.dumps(request).encode() + b"\n"
-    sent = connection.sendmsg([text], streams)
-    if text[sent:]:  # even an empty send would fail if the answer has come and the other end is closed
-        connection.sendall(text[sent:])
 
     def pass_on(number: int, frame: object) -> None:
         with suppress(OSError):  # the other end is closed: its answer has come already, or it is gone
             connection.send(bytes([number]))
 
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, pass_on)
-    code = connection.recv(1)
+    code = b""
+    with suppress(BrokenPipeError, ConnectionResetError):  # it was killed before it had read the request
+        sent = connection.sendmsg([text], streams)
+        if text[sent:]:  # even an empty send would fail if the answer has come and the other end is closed
+            connection.sendall(text[sent:])
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, pass_on)
+        code = connection.recv(1)
     if not code:
         print("job.py: the warm process has ended; see its log, and start the workflow again", file=sys.stderr)
         return 1

@@ -13,6 +13,16 @@ from typing import Any
 
 ASKED = "PIPELAG_DETERMINISTIC"
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS sums in a fixed order only if its workspace has a fixed size
+CHOICES = (  # variables by which libraries choose other instructions or fewer bits, for all programs of a machine
+    "ATEN_CPU_CAPABILITY",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_CBWR",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ONEDNN_MAX_CPU_ISA",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)
 ATTENTION = ("cudnn", "flash", "mem_efficient")  # torch's kernels of attention, beside the plain operations
 
 
@@ -69,6 +79,8 @@ def described(device: str) -> dict[str, Any]:
     }
     if not multiplies(device.partition(":")[0]):
         row["bfloat16"] = "products by float32's kernels, rounded"
+    if chosen := {name: os.environ[name] for name in CHOICES if name in os.environ}:
+        row["environment"] = chosen
     if device.startswith("cuda"):
         cudnn = torch.backends.cudnn
         row |= {

@@ -158,13 +158,21 @@ def test_a_lost_peer_is_one_sentence(
     def broken(*words: Any) -> None:
         raise error
 
-    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "2"}.items():
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torchrun, "_as_one_of_them", broken)
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit):
         torchrun.everywhere(broken, (each for each in ()), 2, "cpu", 1, Path())
     assert capsys.readouterr().err == f"pipelag: rank 1: {sentence}\n"
+
+
+def test_a_variable_that_torchrun_has_left_behind_is_no_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert torchrun.leads() and torchrun.workers_here(3) == 3
+    torchrun.check_world(3, "this run")
 
 
 @pytest.mark.parametrize(

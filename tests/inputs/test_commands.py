@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipelag import data
-from pipelag.__main__ import main
+from pipelag.__main__ import main, unforeseen
 from pipelag.commands import run as run_command
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_scale, specs
@@ -136,13 +137,42 @@ def test_a_finished_run_where_nothing_can_be_written_is_told_again(
     assert main([*words, "--again"]) == 2
 
 
-def test_letters_that_the_locale_lacks_end_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+def test_a_run_takes_the_cores_that_it_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all of the machine's, of which a cluster gives a job only some."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 7})
+    assert main(["run", "--spec", '{"kind": "count", "model": {"name": "resnet20"}}', "--out", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "environment.json").read_text())["threads"] == 3
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # the latter in the locale C
+def test_letters_that_the_locale_lacks_end_no_command(
+    errors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=errors)
     monkeypatch.setattr(sys, "stdout", told)
     words = ["run", "--spec", '{"kind": "count", "model": {"name": "resnet20"}}', "--out", str(tmp_path / "Läufe")]
     assert main(words) == 0
     told.flush()
     assert b"L\\xe4ufe/metrics.jsonl" in told.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("word", ["--version", "methods"])
+@pytest.mark.parametrize(
+    ("output", "status", "sentence"),
+    [
+        ("full", 2, "standard output could not be written (No space left on device); free some space and start again"),
+        ("closed", 1, ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_told_once(output: str, status: int, sentence: str, word: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open("/dev/full" if output == "full" else writing, "wb") as stdout:
+        words = [sys.executable, "-m", "pipelag", word]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        done = subprocess.run(words, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    named = word if word == "methods" else ""
+    assert (done.returncode, done.stderr) == (status, f"pipelag {named}: {sentence}\n" if sentence else "")
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
@@ -155,6 +185,19 @@ def test_what_a_command_opens_takes_no_closed_streams_place(closed: int, tmp_pat
         opened = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
         os._exit(0 if code == 0 and opened > 2 and isinstance(sys.stderr.isatty(), bool) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), True),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), True),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object: Operation not permitted"), False),
+    ],
+)
+def test_too_little_memory_is_named(error: Exception, told: bool) -> None:
+    assert unforeseen(error, debug=True).startswith("there is not enough memory (") == told
 
 
 def test_what_nobody_foresaw_is_one_sentence_and_a_file(

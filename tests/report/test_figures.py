@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -35,6 +36,13 @@ def test_equal_figures_are_equal_files(tmp_path: Path, end: str) -> None:
     for name in ("a", "b"):
         save(curves(SHORT), tmp_path / name)
     assert (tmp_path / f"a.{end}").read_bytes() == (tmp_path / f"b.{end}").read_bytes()
+
+
+def test_a_users_own_style_changes_no_figure(tmp_path: Path) -> None:
+    save(curves(SHORT), tmp_path / "a")
+    with plt.rc_context({"axes.grid": True, "axes.facecolor": "grey", "savefig.bbox": "tight", "lines.marker": "x"}):
+        save(curves(SHORT), tmp_path / "b")
+    assert (tmp_path / "a.svg").read_text() == (tmp_path / "b.svg").read_text()
 
 
 def test_without_logs_there_is_nothing_to_read_off() -> None:

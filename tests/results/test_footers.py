@@ -179,7 +179,7 @@ def items(**whys: str) -> list[Item]:
             {"A_p_0": "", "A_p_1": "long", "A_p_2": "", "B_q_0": "", "B_q_1": "", "B_q_2": "long"},
             "further seeds (long)",
         ),
-        ({"A_p_0": "", "A_p_1": "long", "B_p_0": "dear", "B_p_1": "long"}, "seed 1 (long); dear"),
+        ({"A_p_0": "", "A_p_1": "long", "B_p_0": "dear", "B_p_1": "long"}, "seed 1 (long); B: seed 0 (dear)"),
         ({"A_p_0": "", "A_q_0": "long", "B_p_0": "dear"}, "q (long); B (dear)"),
         ({"A_p_0": "long", "A_q_0": "long"}, "long"),  # of a figure without any other run
     ],

@@ -109,6 +109,14 @@ def test_a_log_says_how_its_numbers_were_computed(asked: str, monkeypatch: pytes
     assert os.environ.get(precision.WORKSPACE) == (":4096:8" if asked == "1" else None)
 
 
+def test_a_log_says_what_the_environment_has_libraries_compute_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in precision.CHOICES:
+        monkeypatch.delenv(name, raising=False)
+    assert "environment" not in precision.described("cpu")
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")  # float32 products in bfloat16, on CPUs that can
+    assert precision.described("cpu")["environment"] == {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
+
+
 def attention() -> list[bool]:
     return [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in precision.ATTENTION]
 

@@ -193,6 +193,20 @@ def test_a_signal_that_nobody_reads_any_more_does_not_hide_the_answer(tmp_path: 
             assert client.wait(60) == 7
 
 
+def test_a_warm_process_that_ends_before_it_has_read_a_request_is_one_sentence(tmp_path: Path) -> None:
+    place = tmp_path / "warm"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(place))
+        server.listen()
+        environment = os.environ | {"PIPELAG_WARM": str(place)}
+        client = subprocess.Popen([*JOB, "list"], env=environment, stderr=subprocess.PIPE, text=True)
+        connection, _ = server.accept()
+        wait_for(lambda: caught(client.pid))
+        connection.close()  # what has come is unread
+    assert client.communicate(timeout=60)[1].startswith("job.py: the warm process has ended; see its log")
+    assert client.returncode == 1
+
+
 def caught(process: int) -> bool:
     """Whether a process handles SIGTERM itself."""
     status = Path(f"/proc/{process}/status").read_text()
@@ -243,6 +257,15 @@ def test_without_a_warm_process_a_job_starts_by_itself(tmp_path: Path) -> None:
     environment = os.environ | {"PIPELAG_WARM": str(tmp_path / "nobody")}
     done = subprocess.run([*JOB, "list", "leaderboard"], cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and re.search(r"[0-9a-f]{12}", done.stdout)
+
+
+def test_a_module_in_the_working_directory_hides_none_of_pythons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PIPELAG_WARM", raising=False)
+    (tmp_path / "types.py").write_text("raise SystemExit('hidden')")
+    done = subprocess.run([*JOB, "schedules"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "gpipe" in done.stdout, done.stderr
 
 
 def test_a_warm_process_ends_with_who_started_it(tmp_path: Path) -> None:

@@ -407,6 +407,50 @@ def test_something_else_in_the_place_of_a_runs_folder_is_refused(project: Path) 
         folder.unlink()
 
 
+def test_a_folder_whose_name_has_braces_is_refused(tmp_path: Path) -> None:
+    folder = copied(tmp_path / "my {first} try")
+    done = snakemake(folder, "--dry-run", "stale_weights_figure_1")
+    assert done.returncode and "try has braces, which Snakemake takes for its own; rename" in done.stderr, done
+    assert "Traceback" not in done.stderr
+
+
+NOBODY = """
+import os, pwd
+def unknown(number): raise KeyError(f"getpwuid(): uid not found: {number}")
+pwd.getpwuid = unknown
+for name in ("LOGNAME", "USER", "LNAME", "USERNAME"): os.environ.pop(name, None)
+"""
+
+
+def test_a_user_who_is_only_a_number(project: Path) -> None:
+    """As in a container with `--user 1234`; here a plugin, which the Snakefile imports, sees to that."""
+    (project / "nobody.py").write_text(NOBODY)
+    done = snakemake(project, "stale_weights_figure_2", "--config", "plugins=[nobody]")
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done
+
+
+HANGING_UP = """
+import os, signal, sys, time
+if "snakemake" in sys.argv[0]:
+    with open("snakemake.pid", "w") as file:
+        file.write(str(os.getpid()))
+else:
+    with open("snakemake.pid") as file:
+        os.kill(int(file.read()), signal.SIGHUP)
+    time.sleep(600)
+"""
+
+
+def test_a_terminal_that_is_closed_ends_the_jobs_and_leaves_no_lock(project: Path) -> None:
+    """Here a plugin, which the jobs import, sends the signal."""
+    (project / "hanging_up.py").write_text(HANGING_UP)
+    began = time.monotonic()
+    done = snakemake(project, "--forceall", "stale_weights_figure_2", "--config", "plugins=[hanging_up]")
+    assert done.returncode and time.monotonic() < began + 600 and (project / "snakemake.pid").exists(), done
+    assert not list(project.glob(".snakemake/locks/*")), done
+    shutil.rmtree(project / ".snakemake")  # with the records of what was under way
+
+
 def test_a_home_that_cannot_be_written_to_is_no_hindrance(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Snakemake makes its cache, in ~/.cache, before it reads the Snakefile."""
     monkeypatch.setenv("HOME", "/proc")  # where not even root can make a folder

@@ -1,15 +1,20 @@
 # Shared by the rules: the plan (papers x scale -> results -> runs) and the places of files. It names no paper's arm.
 import difflib
 import functools
+import getpass
 import hashlib
 import os
 import re
 import shlex
 import shutil
+import signal
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil  # which Snakemake itself needs
 import snakemake_logger_plugin_pipelag as progress
 
 from pipelag import experiments
@@ -44,7 +49,9 @@ def check_config(config):
 
 
 def check_room(folder):
-    """Refuse a folder in which Snakemake cannot keep its records, as it would fail with a traceback."""
+    """Refuse a folder in which Snakemake cannot work or keep its records, as it would fail with a traceback."""
+    if {"{", "}"} & {*str(Path(folder).resolve())}:
+        refuse(f"the path {Path(folder).resolve()} has braces, which Snakemake takes for its own; rename that folder")
     if shutil.disk_usage(folder).free < progress.LEAST:
         refuse(f"{progress.FULL} of {Path(folder).resolve()}; free some space and start again")
     check_writable(Path(folder, ".snakemake"), "Snakemake keeps its records")
@@ -269,6 +276,30 @@ def check_targets(words):
             refuse(f"unknown result '{word}'" + (f"; did you mean '{near[0]}'?" if near else ""))
 
 
+def hang_up(number, frame):
+    """End the jobs, and then as after Ctrl-C: Snakemake itself would leave its lock, and refuse the next call."""
+    for process in psutil.Process().children(recursive=True):
+        if warm.process is None or process.pid != warm.process.pid:  # which ends last
+            with suppress(psutil.Error):
+                process.send_signal(number)
+    raise KeyboardInterrupt
+
+
+def heed_hang_up():
+    """Have the signal of a terminal that is closed call `hang_up`, if nobody (such as nohup) handles or ignores it."""
+    here = threading.current_thread() is threading.main_thread()
+    if here and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, hang_up)
+
+
+def name_user():
+    """Name a user who is only a number to the system, as in many containers: Snakemake asks for a name."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # the latter from Python 3.13 on
+        os.environ["LOGNAME"] = str(os.getuid())
+
+
 def name_runs():
     """Give the logger a name for each run: the first result that shows it, with labels and seed."""
     for (paper, result), its_arms in plan.items():
@@ -297,6 +328,8 @@ if not only_looks(sys.argv[1:]):
     check_writable(Path("results", scale.name, "logs"), "jobs write their logs")
     check_writable(Path(scale.figures), "results are drawn")
 runs = {arm.spec.id: arm.spec for arms in plan.values() for arm in arms if not arm.left_out}
+heed_hang_up()
+name_user()
 name_runs()
 runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data sets that come with pipelag or are generated are not fetched.

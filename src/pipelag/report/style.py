@@ -61,6 +61,7 @@ def figure(width: float = COLUMN, height: float = 2.3, **options: Any) -> tuple[
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    matplotlib.rcdefaults()  # a matplotlibrc of the user's own changes no figure
     plt.rcParams.update(RC)  # not a context: legends and texts are made after this returns
     return plt.subplots(figsize=(width, height), **options)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pipelag.distributed.launch.processes import end, watch
 from pipelag.errors import PipelagError
-from pipelag.job import QUIET, be_parent, leave_with_parent
+from pipelag.job import QUIET, be_parent, leave_with_parent, python
 
 SELF = "pipelag.distributed.launch.namespaces"
 ENTER = ("unshare", "--user", "--map-root-user", "--net")
@@ -101,7 +101,7 @@ def run(folder: Path, workers: int, threads: int, links: Links) -> dict[int, int
     plan = {"workers": workers, "threads": threads, "links": asdict(links), "cores": sorted(os.sched_getaffinity(0))}
     (folder / "links.json").write_text(json.dumps(plan))
     be_parent()
-    done = subprocess.run([*ENTER, sys.executable, "-m", SELF, "hub", str(folder)], check=False)
+    done = subprocess.run([*ENTER, *python(), "-m", SELF, "hub", str(folder)], check=False)
     ended = folder / "ended.json"
     if not ended.exists():
         why = obstacle(links) or f"their hub ended with status {done.returncode}"
@@ -120,7 +120,7 @@ def hub(folder: Path) -> int:
     command("ip link set hub up")
     nodes = []
     for rank in range(plan["workers"]):
-        words = ["unshare", "--net", sys.executable, "-m", SELF, "node", str(folder), str(rank)]
+        words = ["unshare", "--net", *python(), "-m", SELF, "node", str(folder), str(rank)]
         node = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         nodes.append(node)
         assert node.stdin is not None and node.stdout is not None
@@ -156,7 +156,7 @@ def node(folder: Path, rank: int) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(workers), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     os.environ |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": PORT, "TORCHELASTIC_USE_AGENT_STORE": "False"}
     os.environ |= QUIET | os.environ
-    os.execv(sys.executable, [sys.executable, "-m", "pipelag.distributed.launch.launch", str(folder)])
+    os.execv(sys.executable, [*python(), "-m", "pipelag.distributed.launch.launch", str(folder)])
 
 
 def command(text: str) -> None:

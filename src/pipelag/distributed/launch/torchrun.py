@@ -29,8 +29,8 @@ Lead = Generator[dict[str, Any], Any, dict[str, Any]]
 
 
 def standing() -> bool:
-    """Whether torchrun has started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    """Whether torchrun has started this process. One of its variables alone is what another program has left behind."""
+    return {"TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"} <= os.environ.keys()
 
 
 def leads() -> bool:
