@@ -2,9 +2,10 @@
 
 Inside, `device="cuda"` makes such tensors: their `device` is `cuda:0`, and what is computed of them is one, too. So who
 asks whether it is on a GPU takes the GPU's way, with numbers that can be compared. As on a GPU, operations over tensors
-of both are refused. What a host would wait for is noted: reading a value, comparing, and copies but those from pinned
-memory for which nobody waits. Of kernels, streams and graphs nothing is told; what C++ decides by the device (fused
-cells, autocast's lists) is the CPU's, and what C++ makes of nothing lies there: packed sequences and DDP need a GPU.
+of both are refused; so are copies in one call to places of several types, which some versions of torch get wrong. What
+a host would wait for is noted: reading a value, comparing, and copies but those from pinned memory for which nobody
+waits. Of kernels, streams and graphs nothing is told; what C++ decides by the device (fused cells, autocast's lists) is
+the CPU's, and what C++ makes of nothing lies there: packed sequences and DDP need a GPU.
 """
 
 from __future__ import annotations
@@ -133,6 +134,9 @@ class Computed(TorchDispatchMode):
             places.copied(args[1], places.on(args[0]), bool((*args, False)[2]), "copy_") if self.apart(args[:2]) else 0
             return func(*args, **more)
         if packet is ATEN._foreach_copy_:
+            kinds = [{tensor.dtype for tensor in each} for each in args[:2]]
+            if len(kinds[0]) > len(kinds[1]) == 1 and any(map(places.on, args[0])):
+                raise RuntimeError("places of several types: torch before its pull request 173531 takes them for one")
             for pair in zip(*args[:2], strict=True):
                 places.copied(pair[1], places.on(pair[0]), False, "copy_") if self.apart(pair) else None
             return func(*args, **more)

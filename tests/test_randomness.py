@@ -8,9 +8,14 @@ import threading
 from itertools import product
 
 import numpy as np
+import pytest
 import torch
+from torch import nn
 
-from pipelag.randomness import TURN, drawn_for, mix, seed_stage
+from pipelag import linearise
+from pipelag.models import build
+from pipelag.randomness import TURN, drawn_for, mix, seed_stage, seeded
+from tests.pretended import CUDA, pretended
 
 
 def test_seeds_are_of_all_their_numbers_in_their_order() -> None:
@@ -66,6 +71,27 @@ def test_afterwards_the_generators_are_as_they_were() -> None:
     random.setstate(states[2])
     looks(1, 2)
     assert drawn() == expected
+
+
+def test_a_gpus_generator_is_left_alone_by_models_that_are_made_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.manual_seed` would seed all GPUs' generators, too."""
+    asked: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", asked.append)
+    build("lenet5", seed=3)
+    linearise(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), inputs={"input": torch.ones(3, 2)})
+    assert not asked
+
+
+def test_a_gpu_that_draws_by_a_seed_goes_on_where_it_was() -> None:
+    with pretended():
+        torch.cuda.default_generators[0].manual_seed(5)
+        expected = torch.rand(3, device="cuda")
+        torch.cuda.default_generators[0].manual_seed(5)
+        with seeded(9, CUDA):
+            first = torch.rand(3, device="cuda")
+        assert torch.equal(torch.rand(3, device="cuda"), expected)
+        with seeded(9, CUDA):
+            assert torch.equal(torch.rand(3, device="cuda"), first)
 
 
 def test_seeds_are_the_same_on_every_machine() -> None:

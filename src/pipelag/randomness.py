@@ -33,12 +33,14 @@ def mix(*numbers: int) -> int:
 
 def seed_stage(seed: int, minibatch: int, stage: int, device: torch.device) -> None:
     """Seed the generator from which dropout on `device` draws, for one stage's forward of one minibatch."""
-    value = mix(seed, minibatch, stage)
+    generator_of(device).manual_seed(mix(seed, minibatch, stage))
+
+
+def generator_of(device: torch.device) -> torch.Generator:
+    """The generator from which dropout on `device` draws."""
     if device.type == "cuda":
-        number = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[number].manual_seed(value)
-    else:
-        torch.default_generator.manual_seed(value)
+        return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+    return torch.default_generator
 
 
 def state_of(device: torch.device) -> torch.Tensor:
@@ -118,6 +120,18 @@ class preserved_randomness:
         torch.set_rng_state(self.state)
         if self.device is not None:
             torch.cuda.set_rng_state(self.on_device, self.device)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """In the body, the CPU's and the device's generators draw by this seed; afterwards they are as they were.
+
+    `torch.manual_seed` would seed all GPUs' generators, which are the caller's.
+    """
+    with preserved_randomness(device):
+        for place in {torch.device("cpu"), device}:
+            generator_of(place).manual_seed(seed)
+        yield
 
 
 class callers_randomness(preserved_randomness):

@@ -160,6 +160,8 @@ def test_what_a_gpu_refuses_and_waits_for() -> None:
             copy()
             assert waits
             waits.clear()
+        with pytest.raises(RuntimeError, match="places of several types"):
+            torch._foreach_copy_([there.bfloat16(), there.clone()], [there, there])
         weight = there.clone().requires_grad_()
         (weight * 2).sum().backward()
         assert weight.grad is not None and weight.grad.is_cuda

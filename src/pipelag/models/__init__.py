@@ -31,7 +31,7 @@ from pipelag.models.sentiment import residual_lstm, sentiment_transformer
 from pipelag.models.snn import snn
 from pipelag.models.transformer import transformer
 from pipelag.models.vgg import vgg16
-from pipelag.randomness import preserved_randomness
+from pipelag.randomness import seeded
 from pipelag.registry import entered
 
 Builder = Callable[..., nn.Sequential]
@@ -75,9 +75,7 @@ def build(name: str, /, seed: int | None = None, **options: Any) -> nn.Sequentia
     check_model(name, options, set(MODELS))
     builder = MODELS.get(name) or partial(resnet, int(name.removeprefix("resnet")))
     try:
-        with fitting(name), nullcontext() if seed is None else preserved_randomness():
-            if seed is not None:
-                torch.manual_seed(seed)
+        with fitting(name), nullcontext() if seed is None else seeded(seed, torch.get_default_device()):
             model = builder(**options)
     except TypeError as error:
         if HOMES.get(name) is not None:  # the options have been checked, so this is a bug of ours

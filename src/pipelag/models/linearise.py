@@ -25,7 +25,7 @@ from pipelag.models.pieces import Piece, is_weight, thing, weighted, writes
 from pipelag.models.steps import Ref, Step, Traced, refs, scalars
 from pipelag.models.tracing import trace
 from pipelag.models.values import unchanged_attributes
-from pipelag.randomness import preserved_randomness
+from pipelag.randomness import seeded
 from pipelag.tensors import alone, as_tuple
 
 LAYERS = ("weights", "operators")
@@ -177,8 +177,10 @@ def compare(
     model: nn.Module, row: nn.Module, asked: Sequence[str], inputs: Mapping[str, Any], output: str | None
 ) -> None:
     """Refuse a row of layers that computes something else than its model, in evaluation, on the examples of inputs."""
-    if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
+    tensors = [*model.parameters(), *model.buffers()]
+    if any(value.is_meta for value in tensors):
         return
+    place = tensors[0].device if tensors else torch.device("cpu")
     from pipelag.models.exporting import Called
 
     modes = {module: module.training for module in (*model.modules(), *row.modules())}
@@ -187,8 +189,7 @@ def compare(
     results = []
     try:
         for called, value in ((Called(model, inputs, output).eval(), given), (row.eval(), alone(given))):
-            with torch.no_grad(), preserved_randomness(), unchanged_attributes(model):
-                torch.manual_seed(0)  # for random numbers in evaluation
+            with torch.no_grad(), seeded(0, place), unchanged_attributes(model):  # evaluation may draw, too
                 results.append(called(tree_map(torch.clone, value)))
                 for buffer, before in buffers.items():
                     if not torch.equal(buffer, before):  # for example a count of calls

@@ -291,10 +291,15 @@ def unlike(shown: Iterable[tuple[FlatParameters, list[torch.Tensor]]]) -> list[n
     every = [pair for flat, buffers in shown for pair in zip(flat.read, flat.views(buffers), strict=True)]
     pairs = [pair for pair in every if not pair[0].is_meta]
     if pairs and all(parameter.is_floating_point() for parameter, _ in pairs):  # a few calls for all
-        apart = [torch.empty_like(parameter) for parameter, _ in pairs]
-        torch._foreach_copy_(apart, [value for _, value in pairs])
-        torch._foreach_sub_(apart, [parameter.detach() for parameter, _ in pairs])
-        if not bool((torch.stack(torch._foreach_norm(apart, 1)) != 0).any()):  # NaN is looked at below
+        norms: list[torch.Tensor] = []
+        # By type: on a GPU, torch takes mixed lists tensor by tensor, or, before its pull request 173531, for one type.
+        for dtype in {parameter.dtype for parameter, _ in pairs}:
+            parameters, values = zip(*((p.detach(), value) for p, value in pairs if p.dtype == dtype), strict=True)
+            apart = [torch.empty_like(parameter) for parameter in parameters]
+            torch._foreach_copy_(apart, values)
+            torch._foreach_sub_(apart, parameters)
+            norms += torch._foreach_norm(apart, 1)
+        if not bool((torch.stack(norms) != 0).any()):  # NaN is looked at below
             return []
     return [parameter for parameter, value in pairs if not _copy_of(parameter, value)]
 
