@@ -10,9 +10,10 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from pipelag.report import explore
+from pipelag.report.charts import greek, heat
 from pipelag.report.frames import Axis, Bars, Lines, Scatter
-from pipelag.report.panels import over_seeds, with_all_seeds, wrapped
-from pipelag.report.style import COLOURS, freeze, save
+from pipelag.report.panels import columns_of, letters_of, over_seeds, with_all_seeds, wrapped
+from pipelag.report.style import COLOURS, freeze, lines_of, save
 from pipelag.results.drawing import Drawn
 
 CURVES = pd.DataFrame(
@@ -256,9 +257,11 @@ def test_a_spread_over_seeds_is_the_samples_standard_deviation() -> None:
     assert edges == pytest.approx([3.0 - stdev([1.0, 2.0, 6.0]), 3.0 + stdev([1.0, 2.0, 6.0])])
     (axes,) = Bars("accuracy", group="epoch").draw(frame).axes
     (bar,) = (each for each in axes.containers if isinstance(each, ErrorbarContainer))
-    whisker = bar.lines[2][0].get_segments()[0]
+    whisker, none = bar.lines[2][0].get_segments()
     assert whisker[:, 1] == pytest.approx(edges)
     assert axes.texts[0].xy[1] == pytest.approx(edges[1])  # the number stands above the whisker
+    assert len(none) == 0  # a whisker of no length would say that seeds of the other bar agree, and it has one
+    assert [pd.notna(pd.Series(list(cap.get_ydata()))).sum() for cap in bar.lines[1]] == [1, 1]
 
 
 @pytest.mark.parametrize("log", [True, False])
@@ -281,3 +284,68 @@ def test_lines_and_bars_have_the_colours_that_they_are_given() -> None:
     fig = Bars("accuracy", "task", "arm", colours={"a": 3, "b": 5}).draw(CURVES)
     seen = {to_hex(patch.get_facecolor()).upper() for patch in fig.axes[0].patches}
     assert seen == {COLOURS[3].upper(), COLOURS[5].upper()}
+
+
+def test_marks_of_a_line_that_soon_ends_do_not_run_together_and_its_end_is_marked() -> None:
+    def rows(ends: dict[str, int]) -> pd.DataFrame:
+        return pd.DataFrame(
+            [{"arm": a, "x": x, "y": x, "panel": p} for a, n in ends.items() for x in range(n) for p in "abc"]
+        )
+
+    for ends, marked in (
+        ({"long": 40, "lost": 4}, {"long": None, "lost": [3]}),
+        ({"a": 16, "b": 3}, {"a": None, "b": None}),
+    ):
+        fig = Lines("x", "y", line="arm", panel="panel").draw(rows(ends))
+        for axes in fig.axes:
+            assert {line.get_label(): line.get_markevery() for line in axes.get_lines()} == marked
+    words = pd.DataFrame({"x": ["one", "two"], "y": [1, 2]})
+    assert Lines("x", "y").draw(words).axes[0].get_lines()[0].get_markevery() is None
+
+
+def test_a_legend_has_the_order_of_the_lines_also_where_the_first_panel_lacks_one() -> None:
+    rows = [
+        {"D": d, "panel": p, "x": x, "y": x}
+        for d in "abcd"
+        for p, some in (("one", "abd"), ("two", "bc"))
+        for x in (1, 2)
+        if d in some
+    ]
+    fig = Lines("x", "y", line="D", panel="panel", levels={"goal": 1.0}).draw(pd.DataFrame(rows))
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["a", "b", "c", "d", "goal"]
+
+
+def test_vertical_lines_may_be_something_else_in_each_panel() -> None:
+    rows = pd.DataFrame([{"panel": p, "x": x, "y": x, "root": 1.5} for p in ("one", "two") for x in (1, 2)])
+    titles = {"one": "S = sqrt(P)", "two": "S = sqrt(N)"}
+    chart = Lines("x", "y", panel="panel", vertical="root", vertical_title=titles, own_legends=True)
+    legends = [axes.get_legend() for axes in chart.draw(rows).axes]
+    assert [[text.get_text() for text in legend.get_texts()] for legend in legends] == [
+        ["S = sqrt(P)"],
+        ["S = sqrt(N)"],
+    ]
+
+
+def test_a_legend_has_as_many_columns_as_its_words_are_long_and_not_their_markup() -> None:
+    assert letters_of(greek("27 stages, tau_fwd > tau_bkwd")) == len("27 stages, xfwd > xbkwd")
+    assert columns_of([greek(f"{P} stages, tau_fwd = tau_bkwd") for P in (14, 27, 54)], 7.0) == 3
+    assert columns_of(["a word", "or two"], 3.4) == 2
+
+
+def test_a_footer_is_not_broken_within_a_size_or_a_value() -> None:
+    footer = "GPipe 4 x 85 sequences, 8 x 156; 56.2 (sd 0.8) at P = 107, 50 % of it, 1 to 3 seeds"
+    for letters in range(12, 40):
+        lines = lines_of(footer, letters)
+        assert " ".join(lines) == footer and all(len(line) <= letters for line in lines)
+        whole = ("4 x 85", "8 x 156;", "(sd 0.8)", "P = 107,", "50 %", "1 to 3")
+        assert all(any(words in line for line in lines) for words in whole)
+
+
+def test_a_heat_map_says_what_its_grey_cells_are_where_it_has_some() -> None:
+    def legend(cell: float) -> list[str]:
+        fig = heat(
+            [[1.0, cell], [1.0, 1.0]], [1.0, 2.0], [1.0, 2.0], ("x", "y", "z"), [(1.0, 1.0)], "bound", blank="diverged"
+        )
+        return [text.get_text() for text in fig.legends[0].get_texts()]
+
+    assert legend(float("nan")) == ["bound", "diverged"] and legend(2.0) == ["bound"]

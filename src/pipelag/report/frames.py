@@ -31,6 +31,7 @@ from pipelag.report.panels import (
     remark,
     rows_of,
     running_mean,
+    thin_out_marks,
     values_of,
     with_all_seeds,
     wrapped,
@@ -82,7 +83,7 @@ class Lines:
     styles: by line, numbers of its colour and dashes; by default each its own, in the order of the frame, the first
         black.
     levels: thin horizontal lines, by name. vertical: a column whose values are marked by thin vertical lines, grey
-        where lines share one; vertical_title: what these are, for the legend.
+        where lines share one; vertical_title: what these are, for the legend; it may be one title per panel.
     label: a column that is written beside the points, of one line below and of the next above.
     smooth: draw lines of many points as their running mean, over faint points.
     trailing: draw lines of more points as the mean of so many latest ones, over faint points.
@@ -98,7 +99,7 @@ class Lines:
     styles: Mapping[str, Style] = field(default_factory=dict)
     levels: Mapping[str, float] = field(default_factory=dict)
     vertical: str = ""
-    vertical_title: str = ""
+    vertical_title: str | Mapping[str, str] = ""
     label: str = ""
     smooth: bool = False
     trailing: int = 0
@@ -126,7 +127,9 @@ class Lines:
                 drawn = rows.dropna(subset=[y.column])
                 for place in drawn[self.vertical].dropna().unique() if self.vertical in drawn else ():
                     marked.setdefault(place, []).append(COLOURS[style[0] % len(COLOURS)])
-            draw_verticals(axes, marked, self.vertical_title)
+            thin_out_marks(axes, 0.0 if x.log else width / len(panels))
+            title = self.vertical_title
+            draw_verticals(axes, marked, title if isinstance(title, str) else title[str(panel)])
             draw_levels(axes, {**self.levels, **y.levels})
             if self.label:
                 axes.margins(y=0.16)
@@ -145,7 +148,7 @@ class Lines:
             for axes in grid[0]:
                 legend_below(axes, width / len(panels))
         else:
-            legend(fig, grid[0], width)
+            legend(fig, grid[0], width, names)
         return fig
 
     def points(self, rows: pd.DataFrame, x: Axis, y: Axis) -> pd.DataFrame:
@@ -210,8 +213,9 @@ class Bars:
     """A group of bars per value of a column, a bar per value of another, the value above each.
 
     y: the height. group, bar: columns. stack: a column whose values are stacked in a bar instead. number: the format of
-    the values. Bars are means over seeds, with whiskers of one standard deviation. levels: thin horizontal lines, by
-    name. colours: their numbers by bar, or by part of a stack; by default each its own, in the order of the frame.
+    the values. Bars are means over seeds, with whiskers of one standard deviation, which a bar of one seed has not.
+    levels: thin horizontal lines, by name. colours: their numbers by bar, or by part of a stack; by default each its
+    own, in the order of the frame.
     """
 
     y: Axis | str
@@ -314,15 +318,16 @@ class Bars:
             if part.empty:
                 continue
             points = over_seeds(part, self.group, y.column)
+            spread = points["std"]
             if not self.stack:
-                whiskers = points["std"].to_dict()
+                whiskers = spread.to_dict()
             axes.bar(
                 [places[group] for group in points.index],
                 points["mean"],
                 width * 0.92,
                 bottom=[tops[group] for group in points.index],
                 color=colour,
-                yerr=points["std"] if any(reach > 0 for reach in whiskers.values()) else None,
+                yerr=spread.where(spread > 0) if any(reach > 0 for reach in whiskers.values()) else None,
                 error_kw={"linewidth": 0.6, "capsize": 1.5},
                 label=greek(str(name)) or None,
                 log=y.log,

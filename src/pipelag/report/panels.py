@@ -6,17 +6,20 @@ import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import pandas as pd
 
 from pipelag.report.charts import greek
+from pipelag.report.style import TIE
 
 LETTER = 0.056  # inches that a letter of a tick's label takes
 COURSE = ("epoch", "step", "iteration", "hours", "time")  # what a training goes along
 MANY = 90  # points: more are drawn as a running mean over the faint evaluations
-TIE = "\u00a0"  # a space at which no line is broken
 GREY = "#7F7F7F"
+AXIS = 0.75  # of a panel's width that its axis takes
+MARK = 4  # points that a mark takes
 TITLED = 0.85  # of a panel's room for its title, which is bold
 
 
@@ -92,6 +95,27 @@ def label_points(axes: Any, points: Sequence[tuple[float, float, Any]], colour: 
         axes.annotate(str(text), (x, y), fontsize=5.5, color=colour, path_effects=outlined(), **place)
 
 
+def thin_out_marks(axes: Any, inches: float) -> None:
+    """Mark only the end of a line whose marks would overlap and hide others, as one that soon ends beside long ones.
+
+    inches: the panel's width; 0 where its points need not be evenly apart.
+    """
+    if not inches:
+        return
+    lines = [line for line in axes.get_lines() if line.get_linestyle() != "None" and len(line.get_xdata()) > 1]
+    ends = [place for line in lines for place in (min(line.get_xdata(orig=False)), max(line.get_xdata(orig=False)))]
+    for line in lines:
+        places = line.get_xdata(orig=False)
+        apart = (max(places) - min(places)) / (len(places) - 1)
+        if line.get_marker() != "None" and 72 * AXIS * inches * apart < MARK * (max(ends) - min(ends)):
+            line.set_markevery([len(places) - 1])
+
+
+def letters_of(label: str) -> int:
+    """How many letters a label shows, of whose mathematics most is markup: two for "$\\tau_{\\mathrm{f}}$"."""
+    return len(re.sub(r"\\[a-z]+", "x", label.replace("\\mathrm", "")).translate(dict.fromkeys(map(ord, "${}_^"))))
+
+
 def wrapped(text: str, inches: float) -> str:
     """A title or an axis' title in as many lines as it needs beside so much of the figure; a number keeps its unit."""
     tied = re.sub(r"(?<=\d) (?=[a-z])", TIE, text)
@@ -109,14 +133,20 @@ def fitted(titles: Sequence[str], inches: float) -> tuple[list[str], bool]:
     return ["\n".join(part for line in each for part in wrap(line) or [""]) for each in lines], True
 
 
-def legend(fig: Any, panels: Sequence[Any], width: float) -> None:
-    """One legend for all panels, below them; none where there is one line or bar without a name."""
+def legend(fig: Any, panels: Sequence[Any], width: float, names: Sequence[Any] = ()) -> None:
+    """One legend for all panels, below them; none where there is one line or bar without a name.
+
+    names: of lines or bars, in their order; that of the panels in which they are may be another.
+    """
     handles: dict[str, Any] = {}
     for axes in panels:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if not handles:
         return
-    fig.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns_of(handles, width))
+    named = [label for name in names if (label := greek(str(name))) in handles]
+    before = list(takewhile(lambda label: label not in named, handles)) if named else []
+    order = dict.fromkeys([*before, *named, *handles])
+    fig.legend([handles[label] for label in order], order, loc="outside lower center", ncols=columns_of(order, width))
 
 
 def legend_below(axes: Any, width: float) -> None:
@@ -129,5 +159,5 @@ def legend_below(axes: Any, width: float) -> None:
 
 def columns_of(labels: Collection[str], width: float) -> int:
     """The columns of a legend in so many inches: equally many entries in each line."""
-    fitting = max(1, int(width / (0.55 + 0.055 * max(map(len, labels)))))
+    fitting = max(1, int(width / (0.55 + 0.055 * max(map(letters_of, labels)))))
     return -(-len(labels) // -(-len(labels) // fitting))

@@ -16,6 +16,9 @@ COLUMN, PAGE = 3.4, 7.0  # inches: one column, both columns
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2, 1, 2)), (0, (4, 4)), "-", "-")
 
+TIE = "\u00a0"  # a space at which no line is broken
+WHOLE = re.compile(r"\d+(?: (?:x|to) \d+)+|\b\w+ = \S+|\d %|\(sd \S+\)")  # "4 x 16", "P = 107", "50 %", "(sd 0.8)"
+
 LIGHT = ("#CC79A7", "#E69F00", "#56B4E9")  # of these, too light for white letters
 
 
@@ -71,7 +74,7 @@ def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), f
 
     freeze(fig)
     if footer:
-        write_below(fig, textwrap.wrap(footer, int(22 * fig.get_figwidth())))
+        write_below(fig, lines_of(footer, int(22 * fig.get_figwidth())))
     dates: dict[str, Any] = {
         ".pdf": {"CreationDate": None},
         ".svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
@@ -85,6 +88,12 @@ def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), f
         with written(base.with_suffix(end)) as aside:
             aside.write_bytes(slim(content.decode()).encode() if end == ".svg" else content)
     plt.close(fig)
+
+
+def lines_of(footer: str, letters: int) -> list[str]:
+    """A footer in lines of at most so many letters, none of them broken within a size or a value."""
+    tied = WHOLE.sub(lambda whole: whole[0].replace(" ", TIE), footer)
+    return [line.replace(TIE, " ") for line in textwrap.wrap(tied, letters)]
 
 
 def slim(svg: str) -> str:

@@ -12,6 +12,7 @@ from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.logs import Item
+from pipelag.results.pipemare.arms import number
 from pipelag.results.pipemare.quality import evaluations, metric, reasons, title, value_of
 
 PAPER = "pipemare"
@@ -76,13 +77,14 @@ def curves(context: Context, rows: list[dict[str, Any]], items: list[Item] | Non
     """
     if not rows:
         return nothing(context)
+    rows = sorted(rows, key=lambda row: number(row["line"]) if " = " in row["line"] else 0.0)  # a panel may lack some
     others = [line for line in dict.fromkeys(row["line"] for row in rows) if line not in STYLES]
     # Black is Sync's. Colours repeat after 7 lines and dashes after 6, so that no two lines share both.
-    number = {line: at for at, line in enumerate(others)}
+    place = {line: at for at, line in enumerate(others)}
     if grids:
         panels = [[row["line"] for row in rows if row["panel"] == panel] for panel in axes_of(rows)]
-        number = {line: at for lines in panels for at, line in enumerate(other for other in others if other in lines)}
-    styles = STYLES | {line: (1 + at % 7, (1 + at) % 6) for line, at in number.items()}
+        place = {line: at for lines in panels for at, line in enumerate(other for other in others if other in lines)}
+    styles = STYLES | {line: (1 + at % 7, (1 + at) % 6) for line, at in place.items()}
     chart = Lines(
         Axis("epoch", "epochs"),
         axes_of(rows),

@@ -37,7 +37,7 @@ def figure_5b(context: Context) -> Drawn:
     finite = sorted(cell for row in cells for cell in row if isfinite(cell))
     # A few losses beside the boundary are far larger. A scale that reached them would give all others one colour.
     most = finite[int(0.98 * (len(finite) - 1))] if finite else None
-    figure = heat(cells, alphas, taus, labels, curve, "Lemma 1, largest curvature", most)
+    figure = heat(cells, alphas, taus, labels, curve, "Lemma 1, largest curvature", most, "diverged")
     figure.axes[0].set_title(regression_on(context))
     generated = not any((item.log.summary.get("data") or {}).get("title") for item in context.logged() if item.log)
     note = "The data are generated, in place of the paper's cpusmall." if generated else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import count
 from math import sqrt
 from typing import Any
 
@@ -12,6 +14,7 @@ from pipelag.results.judging import exact
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "pipemare"
+OTHER = 6  # colours from this on are of further pipelines of as many stages
 GOES_BY = {"PipeMare": "P", "GPipe": "N"}  # the count whose root is the best length
 
 
@@ -28,6 +31,20 @@ def pipelines(rows: list[dict[str, Any]], name: str) -> dict[str, list[dict[str,
 def root(row: dict[str, Any]) -> float:
     """sqrt(P) of PipeMare, sqrt(N) of GPipe."""
     return sqrt(row["stages"] if GOES_BY[row["pipeline"]] == "P" else row["microbatches"])
+
+
+def styles_of(lines: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Colours and dashes: pipelines of as many stages have the same in both panels, as far as a panel has one alone."""
+    stages: list[str] = []
+    styles: dict[str, tuple[int, int]] = {}
+    others = count(OTHER)
+    for line in lines:
+        own = line.split(", ")[0]
+        stages += [] if own in stages else [own]
+        style = (1 + stages.index(own), stages.index(own))
+        twice = any(micro.startswith(f"{own}, ") for micro in styles) and line != own
+        styles[line] = (next(others), len(stages)) if twice else style
+    return styles
 
 
 @drawing(PAPER, "text_segments")
@@ -55,8 +72,9 @@ def text_segments(context: Context) -> Drawn:
         y,
         line="line",
         panel="panel",
+        styles=styles_of(dict.fromkeys(row["line"] for row in rows)),
         vertical="root",
-        vertical_title="sqrt(P) or sqrt(N)",
+        vertical_title={name: f"S = sqrt({symbol})" for name, symbol in GOES_BY.items()},
         shared_y=True,
         own_legends=True,
         height=3.0,

@@ -55,6 +55,7 @@ from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 PAPER = "pipeoptim"
 OTHERS = (PIPEDREAM, TWO_BW, SPECTRAIN)
+HEIGHT = 3.0  # inches: six approaches that are near one another, over a legend of four lines
 NOTABLE = 10.0  # %: figures show chance above it; five guesses among ten classes reach 50 %, among 200 2.5 %
 EPOCHS, EPOCHS_WORDS = 1.04, "asynchronous epochs within 4 %, GPipe's 1.6 to 1.8 times as long"
 
@@ -81,7 +82,7 @@ def draw(context: Context, metric: str, title: str) -> Drawn:
     guessed = chance(context) if metric == "top5" else 0.0
     levels = {f"chance, {guessed:.0f} %": guessed} if guessed > NOTABLE else {}
     x, y = Axis("epoch", "epoch"), Axis("value", title)
-    lines = Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels)
+    lines = Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels, height=HEIGHT)
     return Drawn.of(lines, rows, note=" ".join(updates(context)))
 
 
@@ -128,7 +129,7 @@ def top1_over_time(context: Context) -> Drawn:
         levels, note = {}, f"No target: {error}."
     x = Axis("hours", "time (hours; an epoch as simulated for the paper's data)")
     y = Axis("value", "top-1 accuracy (%)")
-    lines = Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels)
+    lines = Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels, height=HEIGHT)
     return Drawn.of(lines, rows, note=" ".join([*updates(context), note]))
 
 
