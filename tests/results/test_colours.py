@@ -15,30 +15,40 @@ from pipelag.results.drawing import draw
 from pipelag.results.leaderboard import scores
 from pipelag.results.loading import load_results
 from pipelag.results.pipedream import targets
-from pipelag.results.pipemare import curves, stages
+from pipelag.results.pipemare import curves, quadratic, segments, stages
 from pipelag.results.pipeoptim import curves as pipeoptim
 from pipelag.results.pipeoptim import throughput
-from pipelag.results.spectrain import learning_curves, timing
+from pipelag.results.spectrain import learning_curves, prediction, timing
 
+MODELS = {  # of the quadratic model
+    "figure 6b": ("discrepancy", "T2, D = 0.1", "no discrepancy"),
+    "figure 10": ("original", "T2 corrected"),
+    "figure 16": ("discrepancy and recompute", "discrepancy, no recompute", "corrected, D = 0.1", "no discrepancy"),
+}
 LINES: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "at_scale": cost.STYLES,
     "leaderboard": scores.STYLES,
     "pipedream": targets.STYLES,
     "pipemare": curves.STYLES,
     "pipemare, stages": stages.STYLES,
+    **{f"pipemare, {figure}": {name: quadratic.STYLES[name] for name in some} for figure, some in MODELS.items()},
     "pipeoptim": pipeoptim.STYLES,
     "spectrain": learning_curves.STYLES,
+    "spectrain, prediction": prediction.STYLES,
 }
 BARS: Mapping[str, Mapping[str, int]] = {"pipeoptim": throughput.COLOURS, "spectrain": timing.COLOURS}
 NAMES = {  # as the papers call them
     colours.PIPEDREAM: ("PipeDream",),
     colours.TWO_BW: ("PipeDream-2BW",),
-    colours.PIPEMARE: ("PipeMare", "T1+T2", "PipeMare T1+T2", "PipeMare T2"),
+    colours.PIPEMARE: ("PipeMare", "T1+T2", "PipeMare T1+T2", "PipeMare T2", "T2, D = 0.1", "T2 corrected"),
     colours.PIPEMARE_W: ("PipeMareW", "T1+T2+W"),
     colours.SPECTRAIN: ("SpecTrain", "SpecTrain on 1F1B", "DualPipe"),
     colours.PIPEOPTIM: ("PipeOptim",),
-    colours.UNMENDED: ("Vanilla-1F1B", "Vanilla DualPipe", "1F1B, latest weights", "no correction"),
-    colours.BASELINE: ("sequential", "Sync", "Data P.", "data parallelism"),
+    colours.UNMENDED: (
+        *("Vanilla-1F1B", "Vanilla DualPipe", "1F1B, latest weights", "no correction"),
+        *("discrepancy", "original", "stale (SpecTrain's run)"),
+    ),
+    colours.BASELINE: ("sequential", "Sync", "Data P.", "data parallelism", "no discrepancy"),
 }
 
 
@@ -76,3 +86,15 @@ def test_pipedreams_bars_have_its_colour_whatever_they_are_called(result: str, o
     load_results(runs.paper)
     chart = draw(runs).chart
     assert chart is not None and chart["colours"][ours] == colours.PIPEDREAM
+
+
+def test_pipelines_of_as_many_stages_are_drawn_alike_in_both_panels_and_no_two_of_one() -> None:
+    panels = (
+        ["P = 64", "P = 107", "P = 256"],
+        ["P = 64, N = 64", "P = 107, N = 8", "P = 107, N = 16", "P = 256, N = 256"],
+    )
+    styles = segments.styles_of([line for lines in panels for line in lines])
+    assert [styles[line] for line in panels[0]] == [styles[line] for line in panels[1] if line != "P = 107, N = 16"]
+    for lines in panels:
+        for kind in (0, 1):  # told apart by the colour alone, and in grey by the dashes alone
+            assert len({styles[line][kind] for line in lines}) == len(lines)

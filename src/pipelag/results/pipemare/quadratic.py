@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
+from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact, listing
@@ -15,6 +16,13 @@ from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 PAPER = "pipemare"
 HUGE = 1e12  # a line ends where its loss is larger
 EIGENVALUES = "exact, eigenvalues to 1e-9"
+# Black is the model without discrepancy, grey what discrepancy makes of it, and T2 has the colour of T1+T2.
+STYLES = {
+    "no discrepancy": (colours.BASELINE, 0),
+    **dict.fromkeys(("discrepancy", "discrepancy, no recompute", "original"), (colours.UNMENDED, 1)),
+    **dict.fromkeys(("T2, D = 0.1", "corrected, D = 0.1", "T2 corrected"), (colours.PIPEMARE, 2)),
+    "discrepancy and recompute": (colours.PIPEDREAM, 4),
+}
 
 
 @drawing(PAPER, "figure_5a", "figure_6a")
@@ -115,6 +123,7 @@ def radii(context: Context) -> Drawn:
         Axis("alpha", "step size alpha", limits=(0, 0.3 if context.name == "figure_6b" else 0.16)),
         Axis("radius", "largest |eigenvalue|", limits=(0.85, 1.3)),
         line="variant",
+        styles=STYLES,
         levels={"|eigenvalue| = 1": 1.0},
     )
     return Drawn.of(chart, rows)
@@ -257,6 +266,7 @@ def figure_10(context: Context) -> Drawn:
         Axis("alpha", "largest stable step size", log=True),
         line="variant",
         panel="panel",
+        styles=STYLES,
     )
     return Drawn.of(chart, rows)
 

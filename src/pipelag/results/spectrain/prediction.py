@@ -21,6 +21,14 @@ from pipelag.results.verdict import Finding, NotLogged, judge
 
 PAPER = "spectrain"
 HORIZONS = (1, 2, 3)
+STALE = f"stale ({SPECTRAIN}'s run)"
+STYLES = {
+    STALE: (colours.UNMENDED, 0),
+    f"predicted, {SPECTRAIN}": (colours.SPECTRAIN, 4),
+    "predicted, PipeOptim": (colours.PIPEOPTIM, 0),
+    "predicted, LWP_w": (colours.TWO_BW, 5),  # as in the leaderboard; the gaps in its dashes show PipeOptim's line
+    "predicted, XPipe": (colours.XPIPE, 3),
+}
 FACTOR = 2.0  # the tolerance of a printed ratio
 FORESEEN = (
     "Predictions s updates ahead: SpecTrain steps s times along the velocity (equation 4), PipeOptim s times as the "
@@ -61,7 +69,7 @@ def lines(context: Context) -> Iterator[dict[str, Any]]:
             for row in measured_rows(item.log):
                 point = {"s": f"s = {s}", "seed": item.arm.seed, "step": row["step"]}
                 if method == SPECTRAIN:
-                    yield point | {"weights": f"stale ({SPECTRAIN}'s run)", "rmse": row[f"rmse_stale_{s}"]}
+                    yield point | {"weights": STALE, "rmse": row[f"rmse_stale_{s}"]}
                 yield point | {"weights": f"predicted, {method}", "rmse": row[f"rmse_predicted_{s}"]}
 
 
@@ -89,15 +97,7 @@ def measured_how(context: Context) -> list[str]:
 def figure_9(context: Context) -> Drawn:
     """The RMSE of stale and predicted weights against iterations, a panel per s."""
     y = Axis("rmse", "RMSE of the weights", log=True)
-    # The gaps in LWP_w's dashes show PipeOptim's line below.
-    styles = {
-        f"stale ({SPECTRAIN}'s run)": (colours.BASELINE, 0),
-        f"predicted, {SPECTRAIN}": (colours.SPECTRAIN, 4),
-        "predicted, PipeOptim": (colours.PIPEOPTIM, 0),
-        "predicted, LWP_w": (colours.TWO_BW, 5),  # as in the leaderboard
-        "predicted, XPipe": (colours.XPIPE, 3),
-    }
-    chart = Lines(Axis("step", "iteration"), y, line="weights", panel="s", styles=styles, shared_y=True)
+    chart = Lines(Axis("step", "iteration"), y, line="weights", panel="s", styles=STYLES, shared_y=True)
     return Drawn.of(chart, list(lines(context)), note=" ".join(measured_how(context)))
 
 
