@@ -274,7 +274,7 @@ def test_of_the_papers_own_networks_no_size_or_rate_is_told() -> None:
         ("figure_6a", "Method: pipedream; updates that passes miss, GPU by GPU: 3, 2, 1, 0"),
         ("figure_8c", "Method: dualpipe_stashed; updates that passes miss, GPU by GPU: 4, 3, 2"),
         ("figure_9", "measured on one minibatch in 10"),
-        ("figure_10", "PipeDream is pipedream_vertical_sync"),
+        ("figure_10", "PipeDream is pipedream_vertical_sync (one version of the weights on all GPUs), DualPipe is"),
         ("figure_11", "SNN under DualPipe: computing 0.0"),
         ("figure_13", "PipeDream's one version diverges or does not learn on SNN, Transformer, Residual LSTM"),
     ],

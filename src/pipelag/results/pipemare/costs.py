@@ -102,28 +102,41 @@ def goal(context: Context, task: str, sync: str = "Sync", **labels: str) -> floa
     return float(paper_target / paper_best * fmean(best(context, task=task, arm=sync, **labels).values()))
 
 
-def reach(context: Context, task: str, target: float) -> str:
-    """A target score in words, with the share of synchronous training's best that it is, here as in the paper."""
+def reach(context: Context, task: str, target: float, sync: str = "Sync") -> str:
+    """A target score in words, with the share of synchronous training's best that it is, here as in the paper.
+
+    sync: what the result calls synchronous training.
+    """
     paper_best, paper_target = context.result.options["targets"][DATASET_OF[task]]
     share = 100 * paper_target / paper_best
-    return f"{target:.1f}, the {share:.1f} % of Sync's best that the paper's target is of its own"
+    return f"{target:.1f}, the {share:.1f} % of {sync}'s best that the paper's target is of its own"
 
 
-def unreached(context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sync", **labels: str) -> str:
-    """Why a task has no amortised utilisation although its runs are logged; empty where it has one or has no logs."""
+def missed(
+    context: Context, task: str, arm: str = "T1+T2+W", sync: str = "Sync", **labels: str
+) -> tuple[str, str] | None:
+    """Why a task has no amortised utilisation although its runs are logged, and the best score that falls short of it.
+
+    None where it has one or has no logs. The second goes on with the sentence of the first.
+    """
     try:
         target = goal(context, task, sync, **labels)
         runs = runs_of(context, task=task, arm=arm, **labels)
     except NotLogged:
-        return ""
+        return None
     short = [item for item in runs.values() if arrival(item, target).never]
     if not short:
-        return ""
+        return None
     most = max((value_of(row) for item in short for row in evaluations(log_in(item))), default=0.0)
-    name = f"{DATASET_OF[task]}: {arm} has no amortised utilisation"
     some = f"with {len(short)} of its {len(runs)} seeds " if len(short) < len(runs) else ""
-    missed = f"for {some}it never reaches {reach(context, task, target)}"
-    return f"{name}, {missed}; the best of {'these' if some else 'its seeds'} comes to {most:.1f}"
+    why = f"{arm} has no amortised utilisation, for {some}it never reaches {reach(context, task, target, sync)}"
+    return f"{why}; the best of {'these' if some else 'its seeds'} comes to", f"{most:.1f}"
+
+
+def unreached(context: Context, task: str) -> str:
+    """The sentence of `missed` on a task among several; empty where it has an amortised utilisation or no logs."""
+    short = missed(context, task)
+    return f"{DATASET_OF[task]}: {' '.join(short)}" if short else ""
 
 
 def arrival(item: Item, target: float) -> Arrival:

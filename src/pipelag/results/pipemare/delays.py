@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -114,8 +113,8 @@ def delay_hurts(context: Context) -> Finding:
     """Holds if best accuracies fall from synchronous training to few stages to many more, both without discrepancy."""
     arms = ("Sync", "no discrepancy", "no discrepancy, many more stages")
     holds, steps = ordered([best(context, task="images", arm=arm) for arm in arms])
-    ends = ", ".join(at_the_end(context, a, b, task="images") for a, b in pairwise(arms))
-    text = f"{outcomes_of(context, *arms, task='images')}; steps of {steps}; {ends}"
+    _, ends = ordered([final(context, task="images", arm=arm) for arm in arms])
+    text = f"{outcomes_of(context, *arms, task='images')}; steps of {steps}, at the last evaluation {ends}"
     return trend(context, holds, text, SEEDS, task="images")
 
 

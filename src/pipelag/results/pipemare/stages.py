@@ -13,8 +13,8 @@ from pipelag.report.frames import Axis, Lines
 from pipelag.results import colours, titles
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, exact, extent, ordered, sized, trend
-from pipelag.results.pipemare.costs import BYTES, amortised, goal, layers_of, memory, pipelines, unreached
+from pipelag.results.judging import SEEDS, Difference, all_of, exact, extent, listing, ordered, sized, trend
+from pipelag.results.pipemare.costs import BYTES, amortised, goal, layers_of, memory, missed, pipelines
 from pipelag.results.pipemare.quality import (
     BLEU,
     DATASET_OF,
@@ -123,16 +123,22 @@ def over_stages(context: Context) -> Drawn:
         styles=STYLES,
     )
     warm = trained_stages(context) if "PipeMareW" in methods(context) else []
-    whys = {each.stages: unreached(context, task, "PipeMareW", "GPipe", setup=each.setup) for each in warm}
-    whys = {stages: why for stages, why in whys.items() if why}
-    notes = [f"At P = {stages}, {why}." if len(whys) > 1 else f"{why}." for stages, why in whys.items()]
-    ends = [
-        f"{method} at P = {each.stages} {mean_text(list(last.values()))}"
+    whys: dict[str, dict[int, str]] = {}  # the best scores by stages
+    for each in warm:
+        if short := missed(context, task, "PipeMareW", "GPipe", setup=each.setup):
+            whys.setdefault(short[0], {})[each.stages] = short[1]
+    where = {why: f"At P = {listing(bests)}, " if len(warm) > 1 else "" for why, bests in whys.items()}
+    notes = [f"{where[why]}{why} {listing(bests.values())}." for why, bests in whys.items()]
+    ends = {
+        method: listing(
+            f"{mean_text(list(last.values()))} at P = {each.stages}"
+            for each in trained_stages(context)
+            if (last := scores_of(context, method, each.setup, final))
+        )
         for method in methods(context)
-        for each in trained_stages(context)
-        if (last := scores_of(context, method, each.setup, final))
-    ]
-    notes += [f"At the last evaluation: {', '.join(ends)}."] if ends else []
+    }
+    told = "; ".join(f"{method} {scores}" for method, scores in ends.items() if scores)
+    notes += [f"At the last evaluation: {told}."] if told else []
     return Drawn.of(chart, rows, note=" ".join(notes))
 
 

@@ -149,5 +149,8 @@ def methods_timed(context: Context) -> str:
     """A note on the methods that are timed under the schemes' names; empty without a log."""
     rows = {(scheme, model): logged_row(context, model, scheme) for scheme in SCHEMES for model in MODELS}
     methods = {scheme: row["method"] for (scheme, _), row in rows.items() if row is not None}
-    words = ", ".join(f"{scheme} is {method}" for scheme, method in methods.items())
-    return f"Methods: {words} (PipeDream with one version of the weights on all GPUs)." if words else ""
+    words = [
+        f"{scheme} is {method}" + (" (one version of the weights on all GPUs)" if scheme == PIPED else "")
+        for scheme, method in methods.items()
+    ]
+    return f"Methods: {', '.join(words)}." if words else ""
