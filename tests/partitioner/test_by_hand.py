@@ -23,13 +23,13 @@ TWO_SERVERS = Cluster((Level(2, 8e6), Level(2, 1e6)))
 
 
 def test_replicas_sum_over_the_slowest_link_among_them() -> None:
-    """4,000 bytes: within a server 2 x 1/2 of them at 8e6 take 0.5 ms, over two servers 2 x 3/4 at 1e6 take 6 ms."""
-    profile = layers((1.0, 3.0, 0, 0, 4000))
+    """8,000 bytes: within a server 2 x 1/2 of them at 8e6 take 1 ms, over two servers 2 x 3/4 at 1e6 take 12 ms."""
+    profile = layers((1.0, 3.0, 0, 0, 8000))
     near, far = Plan((PlanStage(1, 1, 2),)), Plan((PlanStage(1, 1, 4),))
     assert predict(profile, TWO_SERVERS, near, "ring") == pytest.approx(4e-3 / 2)
-    assert predict(profile, TWO_SERVERS, far, "ring") == pytest.approx(6e-3 / 4)
-    assert timed_period(profile, TWO_SERVERS, near) == pytest.approx((1 + 3 + 0.5) * 1e-3 / 2)
-    assert timed_period(profile, TWO_SERVERS, far) == pytest.approx((1 + 3 + 6) * 1e-3 / 4)
+    assert predict(profile, TWO_SERVERS, far, "ring") == pytest.approx(12e-3 / 4)
+    assert timed_period(profile, TWO_SERVERS, near) == pytest.approx((1 + 3 + 1) * 1e-3 / 2)
+    assert timed_period(profile, TWO_SERVERS, far) == pytest.approx((1 + 3 + 12) * 1e-3 / 4)
 
 
 def test_the_links_of_a_plan_are_as_fast_as_its_slowest_boundary() -> None:
@@ -54,6 +54,10 @@ def test_a_pace_that_does_not_settle_is_that_of_a_runs_second_half(monkeypatch: 
     line = Plan(tuple(PlanStage(i, i) for i in (1, 2, 3)))
     monkeypatch.setattr("pipelag.partitioner.plan.steady_seconds", unsettled)
     assert timed_period(profile, flat(3), line) == pytest.approx(5e-3)
+    # three replicas of 9 ms: whole rounds are compared, since 64 minibatches take as long as 66
+    dealt = Plan((PlanStage(1, 1, 3), PlanStage(2, 2)))
+    quick = layers((3.0, 6.0, 0, 0, 0), (0.5, 0.5, 0, 0, 0))
+    assert timed_period(quick, flat(4), dealt) == pytest.approx(9e-3 / 3)
 
 
 def test_gpipe_recomputes_fills_and_drains() -> None:
