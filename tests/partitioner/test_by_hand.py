@@ -13,7 +13,7 @@ from pipelag.partitioner.cluster import Cluster, Level, flat
 from pipelag.partitioner.given import plan_given
 from pipelag.partitioner.options import GivenPlan, PlanOptions
 from pipelag.partitioner.plan import Plan, PlanStage, links, predict, time_plan, timed_period
-from pipelag.partitioner.plan_rows import plan_rows, under_gpipe
+from pipelag.partitioner.plan_rows import plan_rows, swept, under_gpipe
 from pipelag.partitioner.published import chain, read_graph
 from pipelag.timing.breakdown import Unsettled
 from pipelag.timing.layers import LayerTime, Profile
@@ -85,6 +85,30 @@ def test_the_overhead_is_a_share_of_the_whole_time() -> None:
     alone, four = plan_rows(layers((1.0, 3.0, 0, 0, 4000)), flat(4, 1e6), options)
     assert (alone["overhead"], alone["timed"]) == (0, pytest.approx(4e-3))
     assert (four["overhead"], four["timed"]) == (pytest.approx(0.6), pytest.approx(10e-3 / 4))
+
+
+def test_part_of_a_cluster_sums_over_its_own_links() -> None:
+    """4 ms of computing; two in a server then send 4,000 bytes at 8e6 for 0.5 ms, four 2 x 3/4 of them at 1e6."""
+    levels = [{"workers": 2, "bandwidth": 8e6}, {"workers": 2, "bandwidth": 1e6}]
+    options = PlanOptions(cluster={"levels": levels}, search=False, data_parallel_over=[2, 4], overlap=False)
+    two, four = plan_rows(layers((1.0, 3.0, 0, 0, 4000)), TWO_SERVERS, options)
+    assert (two["overhead"], four["overhead"]) == (pytest.approx(0.5 / 4.5), pytest.approx(6 / 10))
+
+
+def test_the_best_plan_of_several_stages_is_that_by_a_rings_cost() -> None:
+    """Two replicas of the first 6 ms, whose 8,000 bytes a ring sums in 8 ms and the printed cost in 16; then 4 ms."""
+    profile = layers((2.0, 4.0, 0, 0, 8000), (1.0, 3.0, 0, 0, 0))
+    options = PlanOptions(cluster={"levels": [{"workers": 3, "bandwidth": 1e6}]}, search=True, compare=True)
+    configs = {row["plan"]: row["config"] for row in plan_rows(profile, flat(3, 1e6), options)}
+    assert configs["several stages"] == configs["several stages, not pipelined"] == "2-1"
+    assert configs["PipeDream"] == "1-2"
+
+
+def test_the_partitions_of_a_sweep() -> None:
+    """On four workers: one stage, each cut with one or two workers behind it, and two last stages of a worker each."""
+    plans = list(swept(layers(*[(1.0, 2.0, 0, 0, 0)] * 4), 4))
+    two = [(config, (cut,)) for cut in (1, 2, 3) for config in ("3-1", "2-2")]
+    assert [(plan.config, plan.cuts) for plan in plans] == [("4", ()), *two, ("2-1-1", (2, 3))]
 
 
 def test_a_published_layer_has_its_own_times_and_keeps_what_it_writes(tmp_path: Path) -> None:
