@@ -14,7 +14,7 @@ from pipelag.partitioner.given import plan_given
 from pipelag.partitioner.options import GivenPlan, PlanOptions
 from pipelag.partitioner.plan import Plan, PlanStage, links, predict, time_plan, timed_period
 from pipelag.partitioner.plan_rows import plan_rows, swept, under_gpipe
-from pipelag.partitioner.published import chain, read_graph
+from pipelag.partitioner.published import Graph, Node, chain, order, read_graph
 from pipelag.timing.breakdown import Unsettled
 from pipelag.timing.layers import LayerTime, Profile
 from tests.partitioner.test_partitioner import GRAPH, layers
@@ -36,6 +36,19 @@ def test_the_links_of_a_plan_are_as_fast_as_its_slowest_boundary() -> None:
     line = Plan(tuple(PlanStage(i, i) for i in (1, 2, 3)))
     assert links(TWO_SERVERS, line).bandwidth == 1e6
     assert links(TWO_SERVERS, Plan((PlanStage(1, 1), PlanStage(2, 3)))).bandwidth == 8e6
+
+
+def test_the_first_workers_of_a_cluster_fill_servers_and_may_need_more_of_them() -> None:
+    servers = Cluster((Level(4, 8e6, 1e-4), Level(2, 1e6, 5e-4)), memory=7.0)
+    filled = {count: servers.first(count) for count in (1, 3, 4, 8, 16)}
+    assert {count: [level.workers for level in part.levels] for count, part in filled.items()} == {
+        1: [1],
+        3: [3],
+        4: [4],
+        8: [4, 2],
+        16: [4, 4],
+    }
+    assert {part.memory for part in filled.values()} == {7.0}
 
 
 def test_a_timed_plan_holds_versions_of_weights_and_activations() -> None:
@@ -116,6 +129,33 @@ def test_a_published_layer_has_its_own_times_and_keeps_what_it_writes(tmp_path: 
     profile, _ = chain(read_graph(tmp_path / "graph.txt"))
     assert [(layer.forward_ms, layer.backward_ms) for layer in profile.layers] == [(1, 2), (2, 4), (0.5, 0.5), (1, 1)]
     assert [layer.kept_bytes for layer in profile.layers] == [10, 16, 0, 6]  # in place nothing is written anew
+
+
+def graph_of(edges: tuple[tuple[str, str], ...], **nodes: tuple[float, float]) -> Graph:
+    """By name (milliseconds of a forward, bytes of the output)."""
+    return Graph({name: Node(name, ms, ms, size, 0.0) for name, (ms, size) in nodes.items()}, edges)
+
+
+def test_an_output_crosses_until_its_last_use_whatever_edge_comes_last() -> None:
+    nodes = {"a": (1.0, 10.0), "b": (1.0, 20.0), "c": (1.0, 30.0)}
+    for edges in ((("a", "b"), ("a", "c"), ("b", "c")), (("a", "c"), ("a", "b"), ("b", "c"))):
+        profile, _ = chain(graph_of(edges, **nodes))
+        assert [layer.output_bytes for layer in profile.layers] == [10, 10 + 20, 30]
+
+
+def test_the_longer_branch_runs_first() -> None:
+    """So that a decoder's embedding is made where it is used, and crosses no boundary of the encoder."""
+    edges = (("words", "decoder"), ("one", "two"), ("two", "decoder"))
+    for flipped in (edges, edges[::-1]):
+        nodes = dict.fromkeys(("words", "one", "two", "decoder"), (1.0, 1.0))
+        assert order(graph_of(flipped, **nodes)) == ["one", "two", "words", "decoder"]
+
+
+def test_merged_layers_have_the_name_of_the_one_that_takes_longest() -> None:
+    nodes = {"a": (1.0, 1.0), "b": (3.0, 1.0), "c": (2.0, 1.0)}
+    profile, notes = chain(graph_of((("a", "b"), ("b", "c")), **nodes), most=1)
+    assert [layer.name for layer in profile.layers] == ["b and 2 more"] and profile.layers[0].forward_ms == 6
+    assert notes == ["2 boundaries between quick layers merged, 1 layers left"]
 
 
 def rows_of(profile: Profile, bandwidth: float, **options: Any) -> dict[str, dict[str, Any]]:
