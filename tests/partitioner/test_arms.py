@@ -17,6 +17,7 @@ from pipelag.experiments import arms as config_arms
 from pipelag.experiments import load_paper, load_scale
 from pipelag.partitioner.arms import Arm, Ground, checked_arms
 from pipelag.partitioner.cluster import Cluster, Level, flat
+from pipelag.partitioner.laid import Laid
 from pipelag.partitioner.options import ArmOptions, PlanOptions, ProfileOptions
 from pipelag.partitioner.pipelined import Pipelined, straight_plan
 from pipelag.partitioner.placed import Row
@@ -122,6 +123,13 @@ def test_moving_weights_is_charged_where_it_happens() -> None:
     assert by_moving["fused"]["seconds"] == pytest.approx(slowest) == pytest.approx(16 + 11 * 8)
     # one GPU has nothing to stash
     assert by_moving["fused"]["speedup"] == pytest.approx((60 + 5 * sum(WEIGHTS) / 100) / slowest)
+
+
+def test_advice_charges_for_moving_weights_too() -> None:
+    """The third stage: 16 seconds of passes and 11 x 800 bytes at 100 a second."""
+    line = Plan(tuple(PlanStage(n, n) for n in range(1, 5)))
+    laid = Laid(Arm.of("a", {"method": "pipedream"}), ground(moving="fused"), line)
+    assert laid.period(4) == pytest.approx(16 + 11 * 8)
 
 
 def test_microbatches_share_what_a_minibatch_moves() -> None:

@@ -214,6 +214,12 @@ def test_a_plan_written_down_is_cut_before_a_named_layer_or_by_a_rings_cost() ->
     assert plan_given(profile, cluster, "x", GivenPlan(replicas=[1, 1, 1], cuts=[1, 2])).cuts == (1, 2)
 
 
+def test_15_1_is_cut_before_the_first_of_several_linear_layers() -> None:
+    names = ("Conv2d", "Linear", "ReLU", "Linear")
+    profile = Profile(tuple(LayerTime(n, name, 1.0, 2.0) for n, name in enumerate(names, start=1)))
+    assert plan_given(profile, flat(16), "15-1", GivenPlan(replicas=[15, 1], cuts=["linear"])).cuts == (1,)
+
+
 def test_the_shell_counts_an_optimizers_state_and_says_what_does_not_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from pipelag.experiments import Arm
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.leaderboard.board import averaged
-from pipelag.results.leaderboard.scores import meanings
+from pipelag.results.leaderboard.scores import loss_of, meanings, score
 from pipelag.results.logs import Item, RunLog
-from pipelag.results.verdict import verdicts
+from pipelag.results.verdict import NotLogged, verdicts
 from pipelag.timing.layers import LayerTime
 from tests.results.made_up import context, log, trained
 
@@ -161,3 +162,18 @@ def test_nadams_momentum_is_named_where_tables_have_another() -> None:
     runs = context("leaderboard", "table_8", lambda arm: trained(60.0, phases=[{}]))
     names = {row["method"] for row in rows(runs)}
     assert "1F1B with NAdam (beta1 = 0.99)" in names and "1F1B, latest weights" in names
+
+
+def test_a_seed_without_a_log_is_missed_and_not_left_out_of_a_score() -> None:
+    runs = context("leaderboard", "table_1", lambda arm: None if arm.seed == 1 else trained(70.0))
+    with pytest.raises(NotLogged, match=r"^sequential, seed 1, has no log$"):
+        score(runs, "sequential")
+
+
+def test_a_run_that_diverges_has_no_training_loss_to_be_chosen_by() -> None:
+    """However low the last one that it logged."""
+    runs = context("leaderboard", "table_1", lambda arm: trained(70.0))
+    ended = runs.items[0]
+    assert ended.log is not None and loss_of(ended) == 1.0
+    gone = replace(ended.log, rows=[{"loss": 0.1}], summary={"status": "diverged", "final": None, "diverged_at": 7})
+    assert loss_of(replace(ended, log=gone)) == inf
