@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from pipelag.errors import PipelagError
 from pipelag.experiments import arms as config_arms
 from pipelag.experiments import load_paper, load_scale
 from pipelag.partitioner.arms import Arm, Ground, checked_arms
-from pipelag.partitioner.cluster import flat
+from pipelag.partitioner.cluster import Cluster, Level, flat
+from pipelag.partitioner.laid import Laid
 from pipelag.partitioner.options import ArmOptions, PlanOptions, ProfileOptions
 from pipelag.partitioner.pipelined import Pipelined, straight_plan
 from pipelag.partitioner.placed import Row
@@ -119,6 +121,15 @@ def test_moving_weights_is_charged_where_it_happens() -> None:
         assert by_moving["free"]["stages"][stage]["moved"] == {"separate": stashed, "fused": stashed}
     slowest = max(sum(stage["seconds"].values()) for stage in by_moving["fused"]["stages"])
     assert by_moving["fused"]["seconds"] == pytest.approx(slowest) == pytest.approx(16 + 11 * 8)
+    # one GPU has nothing to stash
+    assert by_moving["fused"]["speedup"] == pytest.approx((60 + 5 * sum(WEIGHTS) / 100) / slowest)
+
+
+def test_advice_charges_for_moving_weights_too() -> None:
+    """The third stage: 16 seconds of passes and 11 x 800 bytes at 100 a second."""
+    line = Plan(tuple(PlanStage(n, n) for n in range(1, 5)))
+    laid = Laid(Arm.of("a", {"method": "pipedream"}), ground(moving="fused"), line)
+    assert laid.period(4) == pytest.approx(16 + 11 * 8)
 
 
 def test_microbatches_share_what_a_minibatch_moves() -> None:
@@ -127,6 +138,9 @@ def test_microbatches_share_what_a_minibatch_moves() -> None:
     slowest = max(sum(stage["seconds"].values()) for stage in row["stages"])
     assert slowest <= row["seconds"] < 1.02 * slowest  # an update holds up one microbatch of four
     assert row["stages"][0]["seconds"]["policy"] == pytest.approx(18 * WEIGHTS[0] / 100)
+    for stage, forward, backward in zip(row["stages"], (1, 2, 1, 1), (2, 3, 3, 2), strict=True):
+        assert stage["seconds"]["forward"] == pytest.approx(4 * forward)
+        assert stage["seconds"]["backward"] == pytest.approx(4 * backward)
 
 
 @pytest.mark.parametrize(("gather", "seconds"), [("ring", 2 * 3 / 4), ("server", 2 * 3)])
@@ -149,11 +163,21 @@ def test_strong_scaling_by_hand(gather: str, seconds: float) -> None:
     assert [one["imbalance_idle"] for one in four["gpus"]] == pytest.approx([0] * 4)
 
 
+def test_gpus_of_two_servers_sum_over_the_link_between_them() -> None:
+    """A ring of four sends 2 x 3/4 of the weights at 100 bytes a second; two in a server send all of them at 1,000."""
+    cluster = Cluster((Level(2, 1000.0), Level(2, 100.0)))
+    by_arm = rows({"Data P.": {"method": "bsp"}}, replace(ground(), cluster=cluster), [2, 4])
+    size = sum(WEIGHTS)
+    assert by_arm["Data P. 2"]["seconds"] == pytest.approx(30 + size / 1000)
+    assert by_arm["Data P. 4"]["seconds"] == pytest.approx(15 + 1.5 * size / 100)
+
+
 def test_a_server_updates_while_the_others_wait() -> None:
     place = ground(bandwidth=1000.0, moving="fused")
     row = rows({"Data P.": {"method": "bsp", "gather": "server"}}, place, [4])["Data P. 4"]
     update = 5 * sum(WEIGHTS) / 100
     assert row["seconds"] == pytest.approx(15 + update + 6 * sum(WEIGHTS) / 1000)
+    assert row["speedup"] == pytest.approx((60 + update) / row["seconds"])  # one GPU updates all weights, too
     idle = [one["imbalance_idle"] for one in row["gpus"]]
     assert idle == pytest.approx([0, *[update / row["seconds"]] * 3])
 
@@ -236,6 +260,16 @@ def test_slow_links_are_told_from_imbalance() -> None:
         assert stage["shares"]["transfer"] * row["seconds"] == pytest.approx(4)
         assert stage["shares"]["imbalance_idle"] == pytest.approx(0)
         assert stage["shares"]["transfer_idle"] * row["seconds"] == pytest.approx(row["seconds"] - 7)
+
+
+def test_each_microbatch_is_sent() -> None:
+    """Two of one sample, each of which holds either stage up for 4 s."""
+    even = Profiles(lambda n: Profile((LayerTime(1, "even", SECOND * n, 2 * SECOND * n, n, 1, 4),) * 2))
+    slow = Ground(even, flat(2, 0.25), Device(1.0, 1.0), 1e6, sgdm, 2, "free")
+    row = rows({"a": {"method": "gpipe", "microbatches": 2, "overlap": False}}, slow, [2])["a 2"]
+    for stage in row["stages"]:
+        assert stage["shares"]["computing"] * row["seconds"] == pytest.approx(2 * 3)
+        assert stage["shares"]["transfer"] * row["seconds"] == pytest.approx(2 * 4)
 
 
 def test_the_largest_batch_can_be_the_batch() -> None:

@@ -13,8 +13,8 @@ from pipelag.partitioner.cluster import Cluster, Level, flat
 from pipelag.partitioner.given import plan_given
 from pipelag.partitioner.options import GivenPlan, PlanOptions
 from pipelag.partitioner.plan import Plan, PlanStage, links, predict, time_plan, timed_period
-from pipelag.partitioner.plan_rows import plan_rows, under_gpipe
-from pipelag.partitioner.published import chain, read_graph
+from pipelag.partitioner.plan_rows import plan_rows, swept, under_gpipe
+from pipelag.partitioner.published import Graph, Node, chain, order, read_graph
 from pipelag.timing.breakdown import Unsettled
 from pipelag.timing.layers import LayerTime, Profile
 from tests.partitioner.test_partitioner import GRAPH, layers
@@ -23,19 +23,32 @@ TWO_SERVERS = Cluster((Level(2, 8e6), Level(2, 1e6)))
 
 
 def test_replicas_sum_over_the_slowest_link_among_them() -> None:
-    """4,000 bytes: within a server 2 x 1/2 of them at 8e6 take 0.5 ms, over two servers 2 x 3/4 at 1e6 take 6 ms."""
-    profile = layers((1.0, 3.0, 0, 0, 4000))
+    """8,000 bytes: within a server 2 x 1/2 of them at 8e6 take 1 ms, over two servers 2 x 3/4 at 1e6 take 12 ms."""
+    profile = layers((1.0, 3.0, 0, 0, 8000))
     near, far = Plan((PlanStage(1, 1, 2),)), Plan((PlanStage(1, 1, 4),))
     assert predict(profile, TWO_SERVERS, near, "ring") == pytest.approx(4e-3 / 2)
-    assert predict(profile, TWO_SERVERS, far, "ring") == pytest.approx(6e-3 / 4)
-    assert timed_period(profile, TWO_SERVERS, near) == pytest.approx((1 + 3 + 0.5) * 1e-3 / 2)
-    assert timed_period(profile, TWO_SERVERS, far) == pytest.approx((1 + 3 + 6) * 1e-3 / 4)
+    assert predict(profile, TWO_SERVERS, far, "ring") == pytest.approx(12e-3 / 4)
+    assert timed_period(profile, TWO_SERVERS, near) == pytest.approx((1 + 3 + 1) * 1e-3 / 2)
+    assert timed_period(profile, TWO_SERVERS, far) == pytest.approx((1 + 3 + 12) * 1e-3 / 4)
 
 
 def test_the_links_of_a_plan_are_as_fast_as_its_slowest_boundary() -> None:
     line = Plan(tuple(PlanStage(i, i) for i in (1, 2, 3)))
     assert links(TWO_SERVERS, line).bandwidth == 1e6
     assert links(TWO_SERVERS, Plan((PlanStage(1, 1), PlanStage(2, 3)))).bandwidth == 8e6
+
+
+def test_the_first_workers_of_a_cluster_fill_servers_and_may_need_more_of_them() -> None:
+    servers = Cluster((Level(4, 8e6, 1e-4), Level(2, 1e6, 5e-4)), memory=7.0)
+    filled = {count: servers.first(count) for count in (1, 3, 4, 8, 16)}
+    assert {count: [level.workers for level in part.levels] for count, part in filled.items()} == {
+        1: [1],
+        3: [3],
+        4: [4],
+        8: [4, 2],
+        16: [4, 4],
+    }
+    assert {part.memory for part in filled.values()} == {7.0}
 
 
 def test_a_timed_plan_holds_versions_of_weights_and_activations() -> None:
@@ -54,6 +67,10 @@ def test_a_pace_that_does_not_settle_is_that_of_a_runs_second_half(monkeypatch: 
     line = Plan(tuple(PlanStage(i, i) for i in (1, 2, 3)))
     monkeypatch.setattr("pipelag.partitioner.plan.steady_seconds", unsettled)
     assert timed_period(profile, flat(3), line) == pytest.approx(5e-3)
+    # three replicas of 9 ms: whole rounds are compared, since 64 minibatches take as long as 66
+    dealt = Plan((PlanStage(1, 1, 3), PlanStage(2, 2)))
+    quick = layers((3.0, 6.0, 0, 0, 0), (0.5, 0.5, 0, 0, 0))
+    assert timed_period(quick, flat(4), dealt) == pytest.approx(9e-3 / 3)
 
 
 def test_gpipe_recomputes_fills_and_drains() -> None:
@@ -83,11 +100,62 @@ def test_the_overhead_is_a_share_of_the_whole_time() -> None:
     assert (four["overhead"], four["timed"]) == (pytest.approx(0.6), pytest.approx(10e-3 / 4))
 
 
+def test_part_of_a_cluster_sums_over_its_own_links() -> None:
+    """4 ms of computing; two in a server then send 4,000 bytes at 8e6 for 0.5 ms, four 2 x 3/4 of them at 1e6."""
+    levels = [{"workers": 2, "bandwidth": 8e6}, {"workers": 2, "bandwidth": 1e6}]
+    options = PlanOptions(cluster={"levels": levels}, search=False, data_parallel_over=[2, 4], overlap=False)
+    two, four = plan_rows(layers((1.0, 3.0, 0, 0, 4000)), TWO_SERVERS, options)
+    assert (two["overhead"], four["overhead"]) == (pytest.approx(0.5 / 4.5), pytest.approx(6 / 10))
+
+
+def test_the_best_plan_of_several_stages_is_that_by_a_rings_cost() -> None:
+    """Two replicas of the first 6 ms, whose 8,000 bytes a ring sums in 8 ms and the printed cost in 16; then 4 ms."""
+    profile = layers((2.0, 4.0, 0, 0, 8000), (1.0, 3.0, 0, 0, 0))
+    options = PlanOptions(cluster={"levels": [{"workers": 3, "bandwidth": 1e6}]}, search=True, compare=True)
+    configs = {row["plan"]: row["config"] for row in plan_rows(profile, flat(3, 1e6), options)}
+    assert configs["several stages"] == configs["several stages, not pipelined"] == "2-1"
+    assert configs["PipeDream"] == "1-2"
+
+
+def test_the_partitions_of_a_sweep() -> None:
+    """On four workers: one stage, each cut with one or two workers behind it, and two last stages of a worker each."""
+    plans = list(swept(layers(*[(1.0, 2.0, 0, 0, 0)] * 4), 4))
+    two = [(config, (cut,)) for cut in (1, 2, 3) for config in ("3-1", "2-2")]
+    assert [(plan.config, plan.cuts) for plan in plans] == [("4", ()), *two, ("2-1-1", (2, 3))]
+
+
 def test_a_published_layer_has_its_own_times_and_keeps_what_it_writes(tmp_path: Path) -> None:
     (tmp_path / "graph.txt").write_text(GRAPH)
     profile, _ = chain(read_graph(tmp_path / "graph.txt"))
     assert [(layer.forward_ms, layer.backward_ms) for layer in profile.layers] == [(1, 2), (2, 4), (0.5, 0.5), (1, 1)]
     assert [layer.kept_bytes for layer in profile.layers] == [10, 16, 0, 6]  # in place nothing is written anew
+
+
+def graph_of(edges: tuple[tuple[str, str], ...], **nodes: tuple[float, float]) -> Graph:
+    """By name (milliseconds of a forward, bytes of the output)."""
+    return Graph({name: Node(name, ms, ms, size, 0.0) for name, (ms, size) in nodes.items()}, edges)
+
+
+def test_an_output_crosses_until_its_last_use_whatever_edge_comes_last() -> None:
+    nodes = {"a": (1.0, 10.0), "b": (1.0, 20.0), "c": (1.0, 30.0)}
+    for edges in ((("a", "b"), ("a", "c"), ("b", "c")), (("a", "c"), ("a", "b"), ("b", "c"))):
+        profile, _ = chain(graph_of(edges, **nodes))
+        assert [layer.output_bytes for layer in profile.layers] == [10, 10 + 20, 30]
+
+
+def test_the_longer_branch_runs_first() -> None:
+    """So that a decoder's embedding is made where it is used, and crosses no boundary of the encoder."""
+    edges = (("words", "decoder"), ("one", "two"), ("two", "decoder"))
+    for flipped in (edges, edges[::-1]):
+        nodes = dict.fromkeys(("words", "one", "two", "decoder"), (1.0, 1.0))
+        assert order(graph_of(flipped, **nodes)) == ["one", "two", "words", "decoder"]
+
+
+def test_merged_layers_have_the_name_of_the_one_that_takes_longest() -> None:
+    nodes = {"a": (1.0, 1.0), "b": (3.0, 1.0), "c": (2.0, 1.0)}
+    profile, notes = chain(graph_of((("a", "b"), ("b", "c")), **nodes), most=1)
+    assert [layer.name for layer in profile.layers] == ["b and 2 more"] and profile.layers[0].forward_ms == 6
+    assert notes == ["2 boundaries between quick layers merged, 1 layers left"]
 
 
 def rows_of(profile: Profile, bandwidth: float, **options: Any) -> dict[str, dict[str, Any]]:
@@ -144,6 +212,12 @@ def test_a_plan_written_down_is_cut_before_a_named_layer_or_by_a_rings_cost() ->
     named = plan_given(profile, cluster, "x", GivenPlan(replicas=[2, 1], cuts=["Layer 2"]))
     assert named.stages == (PlanStage(1, 1, 2), PlanStage(2, 3, 1))
     assert plan_given(profile, cluster, "x", GivenPlan(replicas=[1, 1, 1], cuts=[1, 2])).cuts == (1, 2)
+
+
+def test_15_1_is_cut_before_the_first_of_several_linear_layers() -> None:
+    names = ("Conv2d", "Linear", "ReLU", "Linear")
+    profile = Profile(tuple(LayerTime(n, name, 1.0, 2.0) for n, name in enumerate(names, start=1)))
+    assert plan_given(profile, flat(16), "15-1", GivenPlan(replicas=[15, 1], cuts=["linear"])).cuts == (1,)
 
 
 def test_the_shell_counts_an_optimizers_state_and_says_what_does_not_fit(

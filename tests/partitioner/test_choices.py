@@ -125,6 +125,18 @@ def test_data_parallelism_has_all_of_a_pass_whether_it_is_computed_again_or_not(
     assert Replicated(again, place, 2).memory(8) == list(together.memory)
 
 
+def test_staleness_is_told_in_minibatches() -> None:
+    """2BW's weights miss one update on every stage, which is of one minibatch of four parts (Memory-Efficient
+    Pipeline-Parallel DNN Training, section 3.1); PipeDream's miss as many as there are stages behind.
+    """
+    plan = Plan(tuple(PlanStage(n, n) for n in (1, 2, 3)) + (PlanStage(4, 6),))
+    staleness = {
+        name: Laid(Arm.of("a", {"method": name, "microbatches": parts}), ground(4), plan).staleness()
+        for name, parts in (("pipedream_2bw", 4), ("pipedream", 1), ("gpipe", 4))
+    }
+    assert staleness == {"pipedream_2bw": (1, 1, 1, 1), "pipedream": (3, 2, 1, 0), "gpipe": (0, 0, 0, 0)}
+
+
 def test_every_update_is_of_one_minibatch_where_that_is_asked_for() -> None:
     allowed, without = choices(ground(2), one_minibatch=True)
     assert {max(one.updates) for one in allowed} == {1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ import pipelag.results.leaderboard  # noqa: F401  (registers the tables)
 from pipelag.experiments import Arm
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
-from pipelag.results.leaderboard.board import averaged
-from pipelag.results.leaderboard.scores import meanings
+from pipelag.results.leaderboard.board import averaged, timed
+from pipelag.results.leaderboard.scores import loss_of, meanings, score
 from pipelag.results.logs import Item, RunLog
-from pipelag.results.verdict import verdicts
-from pipelag.timing.layers import LayerTime
+from pipelag.results.verdict import NotLogged, verdicts
+from pipelag.runs.spec import PhaseSpec
+from pipelag.timing.layers import LayerTime, Profile
 from tests.results.made_up import context, log, trained
 
 pytestmark = pytest.mark.usefixtures("in_project")
@@ -163,3 +165,25 @@ def test_nadams_momentum_is_named_where_tables_have_another() -> None:
     runs = context("leaderboard", "table_8", lambda arm: trained(60.0, phases=[{}]))
     names = {row["method"] for row in rows(runs)}
     assert "1F1B with NAdam (beta1 = 0.99)" in names and "1F1B, latest weights" in names
+
+
+def test_a_seed_without_a_log_is_missed_and_not_left_out_of_a_score() -> None:
+    runs = context("leaderboard", "table_1", lambda arm: None if arm.seed == 1 else trained(70.0))
+    with pytest.raises(NotLogged, match=r"^sequential, seed 1, has no log$"):
+        score(runs, "sequential")
+
+
+def test_a_run_that_diverges_has_no_training_loss_to_be_chosen_by() -> None:
+    """However low the last one that it logged."""
+    runs = context("leaderboard", "table_1", lambda arm: trained(70.0))
+    ended = runs.items[0]
+    assert ended.log is not None and loss_of(ended) == 1.0
+    gone = replace(ended.log, rows=[{"loss": 0.1}], summary={"status": "diverged", "final": None, "diverged_at": 7})
+    assert loss_of(replace(ended, log=gone)) == inf
+
+
+def test_a_minibatch_is_timed_in_its_microbatches() -> None:
+    """GPipe's four on two stages, of a quarter of 4 and 8 ms: (4 + 2 - 1) x 3 ms."""
+    profile = Profile(tuple(LayerTime(number, "x", 4.0, 8.0) for number in (1, 2)))
+    timing = timed(PhaseSpec(method="gpipe", steps=1, cuts=(1,), microbatches=4), profile)
+    assert timing is not None and timing.steady_period == pytest.approx(15e-3)

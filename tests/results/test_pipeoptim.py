@@ -227,14 +227,24 @@ def test_an_approach_without_a_rate_is_missed() -> None:
         told("above_gpipe", {models_of("AdamW")[0]: {"XPipe": 0.0}})
 
 
-@pytest.mark.parametrize(("fits", "words"), [((), ""), ((True,), ""), ((False,), "GPipe."), ((False, False), "any")])
+@pytest.mark.parametrize(
+    ("fits", "words"),
+    [
+        ((), ""),
+        ((True, True, True), ""),
+        ((False, True, True), "under GPipe."),
+        ((False, False, True), "under GPipe, XPipe."),
+        ((False, False, False), "under any approach."),
+    ],
+)
 def test_what_is_said_not_to_fit_is_what_the_log_says(fits: tuple[bool, ...], words: str) -> None:
     """Plans that are not asked whether they fit say nothing."""
 
     def make(arm: Arm) -> RunLog:
-        rows = [{"what": "arm", "arm": name, "samples_per_second": 1.0, "workers": 4} for name in ("GPipe", "XPipe")]
+        names = ("GPipe", "XPipe", "PipeOptim")
+        rows = [{"what": "arm", "arm": name, "samples_per_second": 1.0, "workers": 4} for name in names]
         if fits:
-            rows = [row | {"fits": fit} for row, fit in zip(rows, (*fits, True)[:2], strict=True)]
+            rows = [row | {"fits": fit} for row, fit in zip(rows, fits, strict=True)]
         return RunLog(Path("results/made-up"), rows, {"status": "finished"}, {})
 
     note = draw(context("pipeoptim", "figure_6a", make)).note

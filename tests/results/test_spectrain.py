@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,11 @@ from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.below import rates, sizes
+from pipelag.results.spectrain.communication import measured_ratio
 from pipelag.results.spectrain.convergence import faster_here, figure_13, headline_time, times
 from pipelag.results.spectrain.learning_curves import STYLES
-from pipelag.results.spectrain.timing import disagreeing, methods_timed
+from pipelag.results.spectrain.throughput import least_drawn
+from pipelag.results.spectrain.timing import disagreeing, methods_timed, shares
 from pipelag.results.spectrain.training import (
     above_vanilla_here,
     as_trained,
@@ -25,7 +28,7 @@ from pipelag.results.spectrain.training import (
 )
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.spectrain import as_printed, learnt, timed
-from tests.results.made_up import Make, altered, context, with_rows
+from tests.results.made_up import Make, altered, context, log, with_rows
 
 pytestmark = pytest.mark.usefixtures("in_project")
 
@@ -294,3 +297,30 @@ def test_what_was_taken_to_come_out_as_printed_does_not_come_out_by_that() -> No
     load_results(runs.paper)
     finding = JUDGES["spectrain", "figure_3", "ratios_as_printed"](runs)
     assert finding.holds is None and "one way alone 8.0x, at most 252x" in finding.why
+
+
+def test_a_row_of_data_parallelism_is_a_mean_over_its_gpus() -> None:
+    """Beside a server that is one of them, the others wait; of a pipeline each stage has one."""
+    parts = [{"computing": 1.0, "transfer": 0.0}, {"computing": 0.5, "transfer": 0.5}]
+    stages = [{"shares": part} for part in parts]
+    assert shares({"gpus": parts, "stages": stages[:1]}) == {"computing": 0.75, "transfer": 0.25}
+    assert shares({"stages": stages}) == {"computing": 0.75, "transfer": 0.25}
+
+
+def test_a_measured_backward_is_over_the_forward_of_the_whole_network() -> None:
+    def make(arm: Arm) -> RunLog | None:
+        layers = [{"forward_ms": 1.0, "backward_ms": 4.0}, {"forward_ms": 3.0, "backward_ms": 3.0}]
+        return log(layers) if arm.labels["what"] == "profile" else None
+
+    runs = context("spectrain", "figure_7", make, "quick")
+    (model, *_) = (item.arm.labels["model"] for item in runs.items if item.log is not None)
+    assert measured_ratio(runs, model) == 7 / 4
+
+
+def test_the_lowest_bars_are_those_whose_parts_together_are_low() -> None:
+    def bar(model: str, *times: float) -> list[dict[str, Any]]:
+        return [{"model": model, "scheme": "x", "part": f"p{n}", "time": time} for n, time in enumerate(times)]
+
+    rows = bar("high", 0.06, 0.06) + bar("low", 0.04, 0.0004, 0.02)
+    assert least_drawn(rows) == "Of the lowest bars, low under x: p0 0.040, p2 0.020."
+    assert least_drawn(bar("high", 0.06, 0.06)) == ""

@@ -18,6 +18,7 @@ from pipelag.timing.layers import LayerTime, Profile, balanced_cuts
 from pipelag.timing.lockstep import time_lockstep
 from pipelag.timing.loss import with_loss
 from pipelag.timing.timed import Timing, time_schedule
+from pipelag.timing.trace import transfer_rows
 
 
 def starts(timing: Timing) -> dict[str, float]:
@@ -76,6 +77,13 @@ def test_messages_of_a_link_leave_one_after_the_other(wide: int, monkeypatch: py
     assert [timed for action, timed in starts(timing).items() if action[:2] == "1B"] == [15, 18, 21]
     assert [(sent.start, sent.end) for sent in timing.transfers] == [(t, t + 3) for t in (1, 4, 7, 12, 15, 18)]
     assert time_schedule(plan, uniform(2, 1.0, 1.0, output_bytes=3.0)).transfers == ()  # those take no time
+
+
+def test_a_message_is_told_with_both_its_workers() -> None:
+    """The output of stage 1 goes from worker 0 to 1, the gradient back."""
+    timing = time_schedule(schedule("1f1b", stages=2, minibatches=1), uniform(2, output_bytes=3.0), Topology(1.0))
+    told = [(row["worker"], row["to"], row["of"], row["start"], row["end"]) for row in transfer_rows(timing)]
+    assert told == [(0, 1, "F", 1.0, 4.0), (1, 0, "B", 7.0, 10.0)]
 
 
 def test_a_last_stage_whose_backward_has_a_worker_of_its_own_sends_it_the_output() -> None:

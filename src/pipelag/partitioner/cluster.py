@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import gcd, inf, prod
+from math import inf, prod
 from numbers import Real
 from os import PathLike
 from pathlib import Path
@@ -138,12 +138,11 @@ class Cluster:
     def between(self, before: range, after: range) -> Topology:
         """The slowest link that minibatches take from one stage's workers (`before`) to the next one's (`after`).
 
-        Minibatch m goes from replica m mod |before| to replica m mod |after|. So the pairs that communicate are those
-        whose numbers are equal modulo the greatest common divisor of |before| and |after|. Among the pairs of one
-        residue, the two workers furthest apart have the slowest link.
+        Minibatch m goes from replica m mod |before| to replica m mod |after|, so not every pair communicates. But where
+        a server ends between the first worker and the last one, some pair crosses it: that of the last worker, or, if
+        its partner is on this side as well, that of the first.
         """
-        classes = gcd(len(before), len(after))
-        return slowest(self.link(before[k], after[len(after) - classes + k]) for k in range(classes))
+        return self.link(before[0], after[-1])
 
     @classmethod
     def of(cls, content: Mapping[str, Any], workers: int | None = None) -> Cluster:

@@ -8,9 +8,11 @@ from typing import Any
 from pipelag.experiments import Arm
 from pipelag.results.logs import RunLog
 from tests.results.cases.spectrain import (
+    CNN,
     LSTM,
     PAPER,
     Entry,
+    World,
     as_printed,
     but,
     changed,
@@ -170,6 +172,104 @@ def above_on_two_gpus() -> Pair:
 @part(PAPER, "figure_11", "imbalance_as_printed")
 def imbalance_of_each() -> Pair:
     return plans("figure_11", but(times("imbalance", 0.5), "PipeDream"))
+
+
+@part(PAPER, "figure_11", "imbalance_as_printed")
+def imbalance_of_dualpipe() -> Pair:
+    return plans("figure_11", but(times("imbalance", 0.5), "DualPipe"))
+
+
+# Of comparisons with several bounds, each
+
+
+@part(PAPER, "figure_10", "dense_gain_four")
+def faster_than_one_gpu() -> Pair:
+    """DualPipe is ahead of data parallelism, at 0.63 times a GPU, and not of that GPU."""
+    return plans("figure_10", but(lambda entry: {"speedup": 0.9}, "DualPipe", ("Transformer",), gpus=(4,)))
+
+
+@part(PAPER, "figure_10", "dense_gain_four")
+def faster_than_data_parallelism() -> Pair:
+    """Data parallelism is ahead of one GPU and of the pipelines, too."""
+    return plans("figure_10", but(lambda entry: {"speedup": 9.0}, "Data P.", ("Transformer",), gpus=(4,)))
+
+
+@part(PAPER, "figure_10", "dense_below_one")
+def visibly_below_one() -> Pair:
+    """0.998 is 1.00, as printed."""
+    return plans("figure_10", but(lambda entry: {"speedup": 0.998}, "Data P."))
+
+
+@part(PAPER, "figure_11", "imbalance_order")
+def visibly_more_imbalance() -> Pair:
+    """By half a percentage point."""
+    return plans("figure_11", but(lambda entry: {"imbalance": 38.1}, "DualPipe"))
+
+
+def computing(data: float, dual: float) -> Pair:
+    """Data parallelism computes 1.5 times as long as both pipelines; and otherwise."""
+
+    def world(data: float, dual: float) -> World:
+        busy = {"transfers": 0.0, "imbalance": 0.0}
+
+        def of(model: str, arm: str, gpus: int) -> dict[str, Any]:
+            longer = data if "Data" in arm else dual if "DualPipe" in arm else 1.0
+            return as_printed(model, arm, gpus) | busy | {"speedup": 1 / longer}
+
+        return of
+
+    return both(PAPER, "figure_11", timed(world(1.5, 1.0)), timed(world(data, dual)))
+
+
+@part(PAPER, "figure_11", "computing_longer", becomes=None)
+def than_dualpipe_too() -> Pair:
+    """DualPipe computes as long as data parallelism."""
+    return computing(1.5, 1.5)
+
+
+@part(PAPER, "figure_11", "computing_longer")
+def not_far_longer() -> Pair:
+    """2.7 times as long as PipeDream, 1.5 times as long as DualPipe."""
+    return computing(2.7, 1.8)
+
+
+@part(PAPER, "text_headline_throughput", "over_pipedream")
+def where_moving_weights_takes_time() -> Pair:
+    """Weights for free change nothing; where moving them takes time PipeDream is as fast as DualPipe."""
+
+    def slower(reading: str) -> Any:
+        faster = timed(but(lambda entry: {"speedup": 3.0}, "PipeDream"))
+        return lambda arm: (faster if arm.labels.get("arm") == reading else timed())(arm)
+
+    return both(PAPER, "text_headline_throughput", slower("weights for free"), slower("weights moved"))
+
+
+@part(PAPER, "figure_3", "more_but_inception", becomes=None)
+def more_by_the_tolerance() -> Pair:
+    """ResNet-152 sends 1.4 times as much under data parallelism, and the heads and cuts may be others."""
+
+    def ratios(resnet: float) -> World:
+        sent = {"Inception v4": 0.5, "ResNet-152": resnet}
+        as_sent = lambda model: {"bytes": sent[model]} if model in sent else {}  # noqa: E731
+        return lambda model, arm, gpus: as_printed(model, arm, gpus) | (as_sent(model) if "Data" in arm else {})
+
+    return both(PAPER, "figure_3", timed(ratios(4.4)), timed(ratios(1.4)))
+
+
+@part(PAPER, "figure_3", "almost_nothing", becomes=None)
+def of_longer_reviews_too() -> Pair:
+    """The LSTM sends 9 % of data parallelism's bytes, and of reviews of 200 words more than a tenth."""
+    many, few = (
+        timed(but(lambda entry, times=times: {"bytes": times}, "Data P.", (LSTM,)))  # type: ignore[misc]
+        for times in (1000.0, 1 / 0.09)
+    )
+    return both(PAPER, "figure_3", many, few)
+
+
+@part(PAPER, "figure_4", "dense_larger")
+def visibly_larger() -> Pair:
+    """FCN and RNN models wait for 50 % of their time, CNNs for half a point less."""
+    return plans("figure_4", lambda m, arm, gpus: as_printed(m, arm, gpus) | {"transfers": 49.5 if m in CNN else 50.0})
 
 
 @part(PAPER, "table_1", "below_data_on_two")
