@@ -137,6 +137,13 @@ def test_a_finished_run_where_nothing_can_be_written_is_told_again(
     assert main([*words, "--again"]) == 2
 
 
+def test_a_run_takes_the_cores_that_it_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all of the machine's, of which a cluster gives a job only some."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 7})
+    assert main(["run", "--spec", '{"kind": "count", "model": {"name": "resnet20"}}', "--out", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "environment.json").read_text())["threads"] == 3
+
+
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # the latter in the locale C
 def test_letters_that_the_locale_lacks_end_no_command(
     errors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
