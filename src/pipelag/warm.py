@@ -325,7 +325,9 @@ def main() -> int:
     leave_with_parent()
     open_streams()  # here, for the forks: a fork's streams are replaced later, when Python cannot set them up any more
     server = Server(Path(sys.argv[1]))  # before loading, so that clients wait for it instead of starting by themselves
+    tempfile.tempdir = str(Path(sys.argv[1]).parent)  # where matplotlib keeps what a home that is read only cannot
     load(DRAWING)
+    tempfile.tempdir = None
     server.serve()
     return 0
 

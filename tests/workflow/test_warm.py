@@ -268,6 +268,23 @@ def test_a_module_in_the_working_directory_hides_none_of_pythons(
     assert done.returncode == 0 and "gpipe" in done.stdout, done.stderr
 
 
+def test_what_matplotlib_keeps_for_a_read_only_home_goes_with_the_warm_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/proc")  # where not even root can make a folder
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for name in ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    process = WarmProcess()
+    process.start(tmp_path / "warm.log")
+    try:
+        subprocess.run([*JOB, "report", "--help"], check=True, capture_output=True)
+        assert list(Path(process.folder.name).glob("matplotlib-*"))
+    finally:
+        process.stop()
+    assert [path.name for path in tmp_path.iterdir()] == ["warm.log"]
+
+
 def test_a_warm_process_ends_with_who_started_it(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pipelag.warm import WarmProcess; w = WarmProcess(); w.start(sys.argv[1]);"

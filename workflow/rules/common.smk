@@ -297,7 +297,7 @@ def name_user():
     try:
         getpass.getuser()
     except (KeyError, OSError):  # the latter from Python 3.13 on
-        os.environ["LOGNAME"] = str(os.getuid())
+        os.environ |= {"LOGNAME": str(os.getuid())}
 
 
 def name_runs():

@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads",
         type=whole(1, MOST_WORKERS),
-        help="CPU threads (default: as many as the run that wrote the --config file used, or else all cores that it may use)",
+        help="CPU threads (default: as many as the run that wrote the --config file used, or else all that it may use)",
     )
 
 
@@ -106,7 +106,7 @@ def carried_out(specs: Sequence[RunSpec], args: argparse.Namespace, threads: int
 
 
 def cores() -> int:
-    """The number of cores that this process may use: a cluster or a container may give it only some of the machine's."""
+    """The number of cores that this process may use: a cluster may give it only some of the machine's."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
