@@ -14,6 +14,7 @@ from pipelag.experiments import Arm
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.leaderboard.board import averaged, best_of, timed
+from pipelag.results.leaderboard.rates import beyond
 from pipelag.results.leaderboard.scores import loss_of, meanings, score
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import JUDGES, NotLogged, verdicts
@@ -211,3 +212,13 @@ def test_a_look_aheads_price_is_below_sequential_training_with_its_own_optimizer
     runs = context("leaderboard", "table_2", trained_as(ends, spread=0.1))
     finding = JUDGES["leaderboard", "table_2", "look_ahead_hides_delay"](runs)
     assert finding.holds is True and "PipeDream 10.00, PipeDream with NAdam 5.00, less by 5.00" in finding.why
+
+
+@pytest.mark.parametrize(("power", "words"), [(1, "below the smallest"), (-1, "above the greatest")])
+def test_a_rate_at_an_end_of_its_search_may_have_a_better_one_beyond_that_end(power: int, words: str) -> None:
+    def make(arm: Arm) -> RunLog:
+        assert arm.spec.optimizer is not None
+        return log([{"loss": arm.spec.optimizer.lr**power}], final={"accuracy": 70.0})
+
+    remark = beyond(context("leaderboard", "table_4", make), ["PipeDream"])
+    assert remark == {"PipeDream": f"; the best rate for PipeDream may be {words} tried"}
