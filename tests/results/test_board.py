@@ -13,13 +13,14 @@ import pipelag.results.leaderboard  # noqa: F401  (registers the tables)
 from pipelag.experiments import Arm
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
-from pipelag.results.leaderboard.board import averaged, timed
+from pipelag.results.leaderboard.board import averaged, best_of, timed
+from pipelag.results.leaderboard.rates import beyond
 from pipelag.results.leaderboard.scores import loss_of, meanings, score
 from pipelag.results.logs import Item, RunLog
-from pipelag.results.verdict import NotLogged, verdicts
+from pipelag.results.verdict import JUDGES, NotLogged, verdicts
 from pipelag.runs.spec import PhaseSpec
 from pipelag.timing.layers import LayerTime, Profile
-from tests.results.made_up import context, log, trained
+from tests.results.made_up import context, log, trained, trained_as
 
 pytestmark = pytest.mark.usefixtures("in_project")
 
@@ -187,3 +188,39 @@ def test_a_minibatch_is_timed_in_its_microbatches() -> None:
     profile = Profile(tuple(LayerTime(number, "x", 4.0, 8.0) for number in (1, 2)))
     timing = timed(PhaseSpec(method="gpipe", steps=1, cuts=(1,), microbatches=4), profile)
     assert timing is not None and timing.steady_period == pytest.approx(15e-3)
+
+
+def test_a_timed_method_holds_its_copies_of_the_weights() -> None:
+    """PipeDream's first of two stages has two minibatches under way, and a version of its weights for each."""
+    profile = Profile(tuple(LayerTime(number, "x", 4.0, 8.0, weight_bytes=10) for number in (1, 2)))
+    timing = timed(PhaseSpec(method="pipedream", steps=1, cuts=(1,)), profile)
+    assert timing is not None and timing.peak_memory == (20, 10)
+
+
+def test_the_best_method_is_that_over_the_seeds_that_all_have() -> None:
+    """The seeds that one of them lacks would favour the other."""
+    losses = {("PipeDream", 0): 0.5, ("PipeDream", 1): 0.1, ("PipeDream", 2): 0.1, ("PipeOptim", 0): 0.4}
+
+    def make(arm: Arm) -> RunLog | None:
+        loss = losses.get((arm.labels["arm"], arm.seed))
+        return None if loss is None else log([{"loss": loss}], final={"accuracy": 70.0})
+
+    assert best_of(context("leaderboard", "table_1", make), ("PipeDream", "PipeOptim")) == "PipeOptim"
+
+
+def test_a_look_aheads_price_is_below_sequential_training_with_its_own_optimizer() -> None:
+    """5 points below NAdam's 85, where PipeDream is 10 below SGD's 90."""
+    ends = {"sequential": 90.0, "PipeDream": 80.0, "sequential with NAdam": 85.0, "PipeDream with NAdam": 80.0}
+    runs = context("leaderboard", "table_2", trained_as(ends, spread=0.1))
+    finding = JUDGES["leaderboard", "table_2", "look_ahead_hides_delay"](runs)
+    assert finding.holds is True and "PipeDream 10.00, PipeDream with NAdam 5.00, less by 5.00" in finding.why
+
+
+@pytest.mark.parametrize(("power", "words"), [(1, "below the smallest"), (-1, "above the greatest")])
+def test_a_rate_at_an_end_of_its_search_may_have_a_better_one_beyond_that_end(power: int, words: str) -> None:
+    def make(arm: Arm) -> RunLog:
+        assert arm.spec.optimizer is not None
+        return log([{"loss": arm.spec.optimizer.lr**power}], final={"accuracy": 70.0})
+
+    remark = beyond(context("leaderboard", "table_4", make), ["PipeDream"])
+    assert remark == {"PipeDream": f"; the best rate for PipeDream may be {words} tried"}
