@@ -96,6 +96,23 @@ class FlatParameters:
         for parameter, view in zip(self.parameters, self.views(buffers), strict=True):
             parameter.data = view
 
+    def displaced(self) -> list[nn.Parameter]:
+        """The parameters whose `data` somebody has replaced, if passes read these buffers."""
+        pairs = zip(self.parameters, self.views(self.buffers), strict=True)
+        return [] if self.reads_copies else [p for p, place in pairs if p.data_ptr() != place.data_ptr()]
+
+    @torch.no_grad()
+    def take_back(self, parameters: Iterable[nn.Parameter]) -> None:
+        """After others' code: make parameters whose `data` it has replaced views of the buffers again, with new values.
+
+        Args:
+            parameters: those of the stage, or others that stand for them, in the same order.
+        """
+        for parameter, place in zip(parameters, self.views(self.buffers), strict=True):
+            if parameter.data_ptr() != place.data_ptr():
+                place.copy_(parameter)
+                parameter.data = place
+
     def alone(self, buffers: list[torch.Tensor]) -> bool:
         """Whether no autograd graph keeps a view of these buffers, which the parameters point at.
 
