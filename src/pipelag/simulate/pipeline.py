@@ -142,6 +142,7 @@ class SimulatedPipeline:
     def _step(self, step: int, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         t = step - self.start
         if due(t):
+            self.examined.over = False
             for guard in self.guards:
                 guard.unseen = True
         self.set_rates(t)
@@ -358,7 +359,7 @@ class SimulatedPipeline:
         """A context for the optimizer's step: others' code there reaches the model's gradients in bfloat16, too."""
         assert self.optimizer is not None
         lends = self.rounded and others_code(self.optimizer)
-        return lent(weights.flat for weights in self.weights) if lends else nullcontext()
+        return lent((weights.flat for weights in self.weights), self.optimizer) if lends else nullcontext()
 
     def unlike(self) -> list[nn.Parameter]:
         """In bfloat16, the parameters that are no copies of the live weights as they should be between two steps."""
