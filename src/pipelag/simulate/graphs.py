@@ -193,7 +193,7 @@ class Graphs:
         attributes = Attributes([*parts.modules(), *objects_of(pipeline.loss)])
         try:
             with unchanged_buffers(parts):
-                self.recording = self._recorded(pipeline, recorder, attributes, [leaves, spec], show)
+                self.recording = self._recorded(pipeline, parts, recorder, attributes, [leaves, spec], show)
         except Exception as error:  # the model cannot be recorded; if it has an error, the eager step will raise it
             self.open, self.failed = False, True
             known = isinstance(error, Unfit)
@@ -206,10 +206,16 @@ class Graphs:
                 parameter.grad = None
 
     def _recorded(
-        self, pipeline: SimulatedPipeline, recorder: Recorder, attributes: Attributes, minibatch: list[Any], show: Show
+        self,
+        pipeline: SimulatedPipeline,
+        parts: nn.Module,
+        recorder: Recorder,
+        attributes: Attributes,
+        minibatch: list[Any],
+        show: Show,
     ) -> Recording:
         """Try the passes, record them, and check that a replay gives the same results."""
-        generators, parts = generators_of(pipeline.device), modules_of(pipeline)
+        generators = generators_of(pipeline.device)
         parameters, settings = own_parameters(pipeline), Settings(pipeline, parts, attributes)
         passes = Passes(pipeline, *minibatch)
         if form_of(passes.leaves, passes.spec, pipeline.device) != self.form:

@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from operator import attrgetter, call, itemgetter
+from operator import attrgetter, itemgetter
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -145,13 +146,18 @@ class Settings:
         self.pipeline, self.attributes = pipeline, attributes
         self.modules, self.parameters = list(parts.modules())[1:], own_parameters(pipeline)
         self.scripted = [module for module in self.modules if "training" not in vars(module)]
-        own = [(held, [name for name in held if name not in FIXED]) for held in map(vars, self.modules)]
-        self.dicts, self.getters = [held for held, _ in own], [itemgetter(*names) for _, names in own if names]
-        self.some = [held for held, names in own if names]
+        self.dicts = list(map(vars, self.modules))
+        alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}  # modules with attributes of the same names
+        for held in self.dicts:
+            alike.setdefault(tuple(name for name in held if name not in FIXED), []).append(held)
+        self.own = [(itemgetter(*names), some) for names, some in alike.items() if names]
         self.inner = [each.values() for module in self.modules for each in (module._modules, module._buffers) if each]
         known = set(map(id, self.modules))
-        places = [(one, name) for one, name, *_ in attributes.held if id(one) not in known]
-        self.others = [one for one, name in places if name not in TORCHS and one is not parts]
+        self.others = [
+            one
+            for one, name, _, content in attributes.held
+            if id(one) not in known and one is not parts and name not in TORCHS and not _plain_function(one, content)
+        ]
         self.before, self.hooks = self._now(), RemovableHandle.next_id
 
     def _now(self) -> list[Any]:
@@ -159,7 +165,7 @@ class Settings:
             torch.is_autocast_enabled(self.pipeline.device.type),
             torch.is_grad_enabled(),
             self.pipeline.loss,
-            list(map(call, self.getters, self.some)),
+            [list(map(getter, some)) for getter, some in self.own],
             list(map(len, self.dicts)),
             list(chain.from_iterable(self.inner)),
             list(map(contents_of, self.others)),
@@ -181,6 +187,11 @@ class Settings:
                 return HOOKS
             self.hooks = RemovableHandle.next_id
         return ""
+
+
+def _plain_function(one: Any, content: Any) -> bool:
+    """Whether this is a function without a closure and without attributes."""
+    return isinstance(one, FunctionType) and not content
 
 
 def form_of(leaves: Sequence[Any], spec: Any, device: torch.device) -> Any:
