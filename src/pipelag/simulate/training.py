@@ -172,7 +172,8 @@ class SimulatedTraining:
     def _refuse_displaced(self) -> None:
         """Raise `PipelagError` if somebody has given a parameter other memory than that of the live weights."""
         there = {id(parameter) for each in self.pipeline.at_rest() for parameter in each.flat.displaced()}
-        for name in (name for name, parameter in self.model.named_parameters() if id(parameter) in there):
+        named = self.model.named_parameters() if there else ()
+        for name in (name for name, parameter in named if id(parameter) in there):
             raise PipelagError(
                 f"the parameter '{name}' was given another tensor (its `data` was set), which would not be trained; "
                 "change weights in place (copy_)"

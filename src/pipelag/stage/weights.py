@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+ADDRESS = torch.Tensor.data_ptr  # called through `map`, it takes no call of Python for each of many tensors
 Divided = tuple[list[torch.Tensor], list[torch.Tensor]]  # of the parameters that are rounded, of the others
 
 
@@ -98,8 +99,9 @@ class FlatParameters:
 
     def displaced(self) -> list[nn.Parameter]:
         """The parameters whose `data` somebody has replaced, if passes read these buffers."""
-        pairs = zip(self.parameters, self.views(self.buffers), strict=True)
-        return [] if self.reads_copies else [p for p, place in pairs if p.data_ptr() != place.data_ptr()]
+        views = self.views(self.buffers)
+        pairs = zip(self.parameters, map(ADDRESS, self.parameters), map(ADDRESS, views), strict=True)
+        return [] if self.reads_copies else [parameter for parameter, now, place in pairs if now != place]
 
     @torch.no_grad()
     def take_back(self, parameters: Iterable[nn.Parameter]) -> None:
