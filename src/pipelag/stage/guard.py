@@ -46,7 +46,7 @@ LOOKED_UP = (torch.ops.aten.embedding, torch.ops.aten._embedding_bag, torch.ops.
 # Recurrent cells on a GPU without cuDNN. They keep gates and biases for second derivatives only. In the first time
 # step, where the state is zeros, these are computed from weights alone.
 CELLS = (torch.ops.aten._thnn_fused_lstm_cell, torch.ops.aten._thnn_fused_gru_cell)
-ALONE = 3  # the uses of a list that only one container holds: by it, by a variable here, by the call that counts
+ALONE = 3  # the uses of an object that only one container holds: by it, by a variable here, by the call that counts
 # These use only the shape and type of a tensor.
 ITS_SHAPE = ("aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand", "aten::new_")
 
@@ -268,13 +268,18 @@ class Guard:
             )
 
 
-def _tensors_in(place: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a container and in the containers there; lists only if nobody else holds them."""
+def _tensors_in(place: Any, own: bool = True) -> Iterator[torch.Tensor]:
+    """The tensors in a container and in the containers there; lists that others hold are left out.
+
+    own: nobody else holds the container.
+    """
     for each in place.values() if isinstance(place, dict) else place:
         if isinstance(each, torch.Tensor):
             yield each
-        elif isinstance(each, (dict, tuple)) or (isinstance(each, list) and getrefcount(each) <= ALONE):
-            yield from _tensors_in(each)
+        elif isinstance(each, (dict, tuple, list)):
+            alone = own and getrefcount(each) <= ALONE
+            if alone or not isinstance(each, list):
+                yield from _tensors_in(each, alone)
 
 
 @contextmanager
