@@ -19,7 +19,7 @@ from pipelag.library.likeness import data_told, loss_told, rates_told
 from pipelag.library.simulated_checkpoint import checkpoint_in, retell
 from pipelag.library.supply import Supply, noted, to
 from pipelag.library.telling import Telling, Wishes
-from pipelag.library.updating import factory_of, usual
+from pipelag.library.updating import factory_of, settings_told, usual
 from pipelag.library.validation import Metric, Validation, metrics_of
 from pipelag.methods import Method
 from pipelag.models.cut import stages as cut_stages
@@ -251,6 +251,7 @@ def train(
     even = executor == "real" and not uneven and sends
     asked.check_sizes(batches, sum(phase.steps for phase in phases), phases, even)
     supply = Supply(batches, asked.epochs_of(epochs), unpack, seed)
+    settings = settings_told(optimizer)
     how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed, "bf16": bf16}
     if executor == "simulated":
         how |= {"graphs": graphs, "grouped": grouped, "checkpoints": checkpoints, "every": checkpoint_every}
@@ -261,6 +262,12 @@ def train(
         how |= {"uneven": uneven, "threads": threads, "patience": patience}
         how |= {"workers": workers, "device": device, "checkpoints": checkpoints, "every": checkpoint_every}
         values, evaluations = train_real(sequence, supply, phases, wishes, **how)
+    if settings_told(optimizer) != settings:
+        warnings.warn(
+            "the settings of the optimizer given were changed during the training, which had no effect: it only shows "
+            "the settings at the start; give rate=lambda step: ..., a factor on its learning rate",
+            stacklevel=2,
+        )
     diverged_at = next((step for step, value in enumerate(values) if not math.isfinite(value)), None)
     if diverged_at is not None:
         warnings.warn(

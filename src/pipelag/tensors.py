@@ -181,19 +181,29 @@ def own_outputs(
     return outputs, output_gradients
 
 
-@contextmanager
-def unchanged_buffers(module: nn.Module) -> Iterator[None]:
-    """Restore the module's buffers, such as batch-norm statistics and counters, on leaving."""
+def kept_buffers(module: nn.Module) -> Callable[[], None]:
+    """Keep the module's buffers, such as batch-norm statistics and counters; returns a function that restores them."""
     held = [(part, name, buffer) for part in module.modules() for name, buffer in part._buffers.items()]
     values = [(buffer, buffer.clone()) for _, _, buffer in held if buffer is not None]
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         for part, name, buffer in held:
             part._buffers[name] = buffer  # it may have been replaced: `self.count = self.count + 1`
         for buffer, before in values:
             # Through `.data`: autograd may have saved the buffer for a later backward, which reads batch statistics.
             buffer.data.copy_(before)
+
+    return restore
+
+
+@contextmanager
+def unchanged_buffers(module: nn.Module) -> Iterator[None]:
+    """Restore the module's buffers on leaving."""
+    restore = kept_buffers(module)
+    try:
+        yield
+    finally:
+        restore()
 
 
 @contextmanager

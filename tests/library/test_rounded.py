@@ -200,6 +200,20 @@ def test_a_forward_that_changes_the_copies_in_a_later_step_is_refused() -> None:
         train(network)
 
 
+def test_so_is_one_that_changes_their_data_from_some_step_on() -> None:
+    network, calls = model(), []
+
+    def change(layer: Any, *_: Any) -> None:
+        calls.append(layer)
+        if len(calls) > 7:
+            clamped(layer.weight)
+
+    network[2].register_forward_hook(change)
+    with pytest.raises(PipelagError, match="in place|" + LOST):
+        train(network, batches=BATCHES * 3)
+    assert len(calls) == 17
+
+
 # Gradients --------------------------------------------------------------------------------------------------------
 
 
@@ -346,6 +360,34 @@ class Clipping(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         self.clip(self.network.parameters())
         return super().step()
+
+
+def dropped(weight: nn.Parameter) -> None:
+    weight.grad = None
+
+
+def halved(weight: nn.Parameter) -> None:
+    weight.grad = weight.grad * 0.5 if weight.grad is not None else None
+
+
+@pytest.mark.parametrize("change", [dropped, halved])
+def test_a_hook_before_the_optimizers_step_replaces_the_models_gradients(
+    change: Callable[[nn.Parameter], None],
+) -> None:
+    def make(network: nn.Sequential) -> dict[str, Any]:
+        return {"optimizer": lambda params: hooked(params, lambda: change(network[0].weight))}
+
+    full, rounded = both(make)
+    unchanged, _ = both(lambda network: {})
+    assert near(full, rounded) and not near(full, unchanged)
+
+
+def test_a_hook_may_clear_the_models_gradients_after_the_optimizers_step() -> None:
+    def make(network: nn.Sequential) -> dict[str, Any]:
+        return {"optimizer": lambda params: hooked(params, network.zero_grad, post=True)}
+
+    (full, rounded), (unchanged, _) = both(make), both(lambda network: {})
+    assert near(full, rounded) and near(full, unchanged)
 
 
 @pytest.mark.parametrize("how", HOW[:2])

@@ -438,11 +438,31 @@ class Product(torch.autograd.Function):
         return gradient @ ctx.of["w"], gradient.t() @ ctx.x
 
 
+class Listed(torch.autograd.Function):
+    """The same by a function that keeps it in a list."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.kept = [x, {"w": [w.clone()]}]
+        return x @ w.t()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        x, of = ctx.kept
+        return gradient @ of["w"][0], gradient.t() @ x
+
+
 class Custom(nn.Linear):
     """A linear layer by an autograd function of a user's own."""
 
+    product: Any = Product
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return Product.apply(x, self.weight) + self.bias
+        return self.product.apply(x, self.weight) + self.bias
+
+
+class InList(Custom):
+    product = Listed
 
 
 class Divided(nn.Linear):
@@ -457,6 +477,7 @@ FORMS: dict[str, Callable[[], nn.Module]] = {
     "joined": Joined,
     "divided": lambda: Divided(8, 8),
     "custom": lambda: Custom(8, 8),
+    "in a list": lambda: InList(8, 8),
     "weight_norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)),
     "spectral_norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)),
     "orthogonal": lambda: nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)),

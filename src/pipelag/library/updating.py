@@ -93,6 +93,12 @@ def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
     return make if len(given.param_groups) == 1 else partial(_parted, make, _settings(given, model))
 
 
+def settings_told(optimizer: Any) -> list[str]:
+    """The settings of each group of an instance, as text; nothing for anything else than an instance."""
+    groups = optimizer.param_groups if isinstance(optimizer, Optimizer) else []
+    return [repr({name: value for name, value in group.items() if name != "params"}) for group in groups]
+
+
 def _settings(given: Optimizer, model: nn.Module) -> list[dict[str, Any]]:
     """The settings of each group of an instance.
 

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from pipelag.simulate.attributes import Attributes
 from pipelag.simulate.recordable import (
     Results,
+    Settings,
     alike,
     counted_together,
     counting_once,
@@ -39,7 +40,6 @@ from pipelag.simulate.recordable import (
     parameters_of,
     same_generators,
     set_generators,
-    settings_of,
     why_eager,
 )
 from pipelag.stage.rounded import gradients_of
@@ -107,8 +107,8 @@ def recorder_of(device: torch.device) -> Recorder | None:
 class Recording:
     """A recorded forward and backward over fixed tensors.
 
-    given: the tensors of the minibatch, to be overwritten before a replay. settings: what `settings_of` gave for the
-    stages' `modules` and `parameters` when the recording was made. stepped: the parameters that get the gradients.
+    given: the tensors of the minibatch, to be overwritten before a replay. settings: what they were when the recording
+    was made. parameters: the stages'. stepped: the parameters that get the gradients.
     """
 
     given: list[torch.Tensor]
@@ -116,10 +116,9 @@ class Recording:
     loss: Results
     backward: Callable[[], None]
     gradients: Results
-    modules: list[nn.Module]
     parameters: list[nn.Parameter]
     stepped: list[nn.Parameter]
-    settings: Any
+    settings: Settings
 
     def replay(self, show: Show) -> None:
         """Replay both passes on the minibatch in `given`, each with the weights that it reads."""
@@ -136,6 +135,7 @@ class Graphs:
         self.open, self.failed = asked, False
         self.why = "no two minibatches of one form have come in succession" if asked else "graphs were not asked for"
         self.form: Any = None
+        self.told = set[str]()
         self.recording: Recording | None = None
 
     def close(self, why: str = "") -> None:
@@ -163,7 +163,8 @@ class Graphs:
         recording = self.recording
         if recording is None or form != self.form:
             return None
-        if settings_of(pipeline, recording.modules, recording.parameters) != recording.settings:
+        if why := recording.settings.differ():
+            self._tell(f" while {why}")
             return None
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         for place, tensor in zip(recording.given, tensors, strict=True):
@@ -174,6 +175,12 @@ class Graphs:
         (loss,) = recording.loss
         assert loss is not None
         return loss.clone()  # the next replay overwrites the loss (and the gradients)
+
+    def _tell(self, why: str) -> None:
+        """Say once that steps are eager."""
+        if why not in self.told:
+            self.told.add(why)
+            print(f"pipelag: steps are computed without CUDA graphs{why}", file=sys.stderr)
 
     def _open(self, pipeline: SimulatedPipeline, leaves: list[Any], spec: Any, show: Show) -> None:
         """Make the recording or note why there is none; leaves everything else as it was before."""
@@ -186,12 +193,12 @@ class Graphs:
         attributes = Attributes([*parts.modules(), *objects_of(pipeline.loss)])
         try:
             with unchanged_buffers(parts):
-                self.recording = self._recorded(pipeline, recorder, attributes, [leaves, spec], show)
+                self.recording = self._recorded(pipeline, parts, recorder, attributes, [leaves, spec], show)
         except Exception as error:  # the model cannot be recorded; if it has an error, the eager step will raise it
             self.open, self.failed = False, True
             known = isinstance(error, Unfit)
             self.why = str(error) if known else f"recording failed: {type(error).__name__}: {error}".splitlines()[0]
-            print(f"pipelag: steps are computed without CUDA graphs: {self.why}", file=sys.stderr)
+            self._tell(f": {self.why}")
         finally:
             attributes.restore()
             set_generators(generators, pipeline.device)
@@ -199,13 +206,17 @@ class Graphs:
                 parameter.grad = None
 
     def _recorded(
-        self, pipeline: SimulatedPipeline, recorder: Recorder, attributes: Attributes, minibatch: list[Any], show: Show
+        self,
+        pipeline: SimulatedPipeline,
+        parts: nn.Module,
+        recorder: Recorder,
+        attributes: Attributes,
+        minibatch: list[Any],
+        show: Show,
     ) -> Recording:
         """Try the passes, record them, and check that a replay gives the same results."""
-        generators, parts = generators_of(pipeline.device), modules_of(pipeline)
-        modules = [module for stage in pipeline.stages for module in stage.modules()]
-        parameters = own_parameters(pipeline)
-        settings = settings_of(pipeline, modules, parameters)
+        generators = generators_of(pipeline.device)
+        parameters, settings = own_parameters(pipeline), Settings(pipeline, parts, attributes)
         passes = Passes(pipeline, *minibatch)
         if form_of(passes.leaves, passes.spec, pipeline.device) != self.form:
             raise Unfit("a tensor of the minibatch does not lie densely in memory")
@@ -223,7 +234,7 @@ class Graphs:
         forward, loss = recorder.record(passes.forward)
         backward, gradients = recorder.record(passes.backward)
         stepped = parameters_of(pipeline)
-        recording = Recording(passes.given, forward, loss, backward, gradients, modules, parameters, stepped, settings)
+        recording = Recording(passes.given, forward, loss, backward, gradients, parameters, stepped, settings)
         for place in passes.places:
             if place is not None:
                 place.zero_()

@@ -20,19 +20,20 @@ import torch
 from torch import nn
 
 from pipelag.data.split import split
+from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
 from pipelag.simulate.graphs import Graphs
 from pipelag.simulate.grouped import Grouped, Lags
 from pipelag.simulate.rounds import Buffers, Rounds
 from pipelag.stage import together
 from pipelag.stage.flat_step import FlatStep
-from pipelag.stage.guard import Guard, Later
+from pipelag.stage.guard import Guard, Later, due
 from pipelag.stage.optimizers import apart, others_code, set_rates
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import Gradients, backward_through, fresh, segments_of
 from pipelag.stage.rounded import Examined, Masters, computing, differentiating, flat_of, lent, refuse_lost, unlike
-from pipelag.stage.showing import Copies
+from pipelag.stage.showing import BROKEN, Copies
 from pipelag.stage.weights import publish
 from pipelag.stage.where import noted
 from pipelag.tensors import BuffersRead, crossing, entering, kept_whole, trainable
@@ -113,6 +114,7 @@ class SimulatedPipeline:
         self.rounds = Rounds(self.weights, self.delays) if phase.replicated else None
         self.buffers = Buffers(self.stages, self.delays.places) if phase.replicated else None
         self.observe: Callable[[str, int, int], None] | None = None  # set by `Discrepancy`
+        self.updating = False  # whether an update is under way
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
         self.made = [weights for _, weights in self.moved if weights.readings]  # stages that predict or correct
         self.graphs, self.grouped, self.examined = Graphs(graphs), Grouped(self, grouped), Examined()
@@ -139,6 +141,10 @@ class SimulatedPipeline:
 
     def _step(self, step: int, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         t = step - self.start
+        if due(t):
+            self.examined.over = False
+            for guard in self.guards:
+                guard.unseen = True
         self.set_rates(t)
         if self.made:
             with self.flat_step.watching():
@@ -327,6 +333,7 @@ class SimulatedPipeline:
         self._observed("U", t)
         if self.optimizer is None:
             return
+        self.updating = True  # and remains so if anything fails from here on
         if self.old_gradients is not None:
             self._exchange_gradients(t)
         ending = self.rounds.ending(t, self.microbatches) if self.rounds is not None else None
@@ -341,17 +348,28 @@ class SimulatedPipeline:
             publish([(weights.flat, weights.live) for weights in self.weights])
         if left:
             self.optimizer.zero_grad(set_to_none=True)
+        self.updating = False
+
+    def refuse_broken(self) -> None:
+        """Raise `PipelagError` if an update has failed half way: taken again, it would move some weights twice."""
+        if self.updating:
+            raise PipelagError(BROKEN)
 
     def _gradients_lent(self) -> AbstractContextManager[None]:
         """A context for the optimizer's step: others' code there reaches the model's gradients in bfloat16, too."""
         assert self.optimizer is not None
         lends = self.rounded and others_code(self.optimizer)
-        return lent(weights.flat for weights in self.weights) if lends else nullcontext()
+        return lent((weights.flat for weights in self.weights), self.optimizer) if lends else nullcontext()
 
     def unlike(self) -> list[nn.Parameter]:
         """In bfloat16, the parameters that are no copies of the live weights as they should be between two steps."""
-        at_rest = [each for each in self.weights if not each.plain or each.showing.content == each.alive]
-        return unlike((weights.flat, weights.live) for weights in at_rest) if self.rounded else []
+        return unlike((weights.flat, weights.live) for weights in self.at_rest()) if self.rounded else []
+
+    def at_rest(self) -> list[StageWeights]:
+        """The stages whose parameters hold the live weights in their own place; after a failed step, others may not."""
+        moved = [weights for _, weights in self.moved if weights.showing.content != weights.alive]
+        moved += [weights for _, weights in self.moved if weights.showing.buffers is not weights.live]
+        return [weights for weights in self.weights if weights not in moved]
 
     def set_rates(self, t: int) -> None:
         """Set the stages' rates for the update to which the phase's minibatch t belongs; predictions use them too."""
@@ -368,7 +386,12 @@ class SimulatedPipeline:
         set_rates(self.optimizer, lambda stage: of_stage[stage - 1])
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the policies, without the live weights and the optimizer's state, which are saved elsewhere."""
+        """The state of the policies, without the live weights and the optimizer's state, which are saved elsewhere.
+
+        Raises:
+            PipelagError: the last step broke off where it cannot be taken again.
+        """
+        self.refuse_broken()
         state: dict[str, Any] = {"weights": [weights.state_dict() for weights in self.weights]}
         if self.old_gradients is not None:
             state["gradients"] = list(self.old_gradients)
@@ -380,6 +403,7 @@ class SimulatedPipeline:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state in place; restore the weights and the optimizer's state first."""
+        self.updating = False
         for weights, saved in zip(self.weights, state["weights"], strict=True):
             weights.load_state_dict(saved)
         self.grouped.load_state_dict(state.get("grouped", {}))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, itemgetter
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils.hooks import RemovableHandle
 
+from pipelag.simulate.attributes import TORCHS, Attributes, contents_of
 from pipelag.stage.rounded import hands_on
 from pipelag.tensors import nodes_of
 
@@ -21,7 +26,9 @@ if TYPE_CHECKING:
 Results = list[torch.Tensor | None]
 Generators = tuple[Any, list[torch.Tensor]]
 # Called through `map`, these take no call of Python for each of many tensors and modules
-REQUIRES_GRAD, TRAINING, CHILDREN = attrgetter("requires_grad"), attrgetter("training"), attrgetter("_modules")
+REQUIRES_GRAD, TRAINING = attrgetter("requires_grad"), attrgetter("training")
+FIXED = TORCHS - {"training"}
+HOOKS = "a layer has hooks"
 
 
 def why_eager(pipeline: SimulatedPipeline, parts: nn.Module) -> str:
@@ -36,7 +43,7 @@ def why_eager(pipeline: SimulatedPipeline, parts: nn.Module) -> str:
         "the model lies on several devices": len({tensor.device for tensor in tensors}) > 1,
         "recurrent layers run without cuDNN": any(guard.recurrent for guard in pipeline.guards),
         "a layer draws random numbers, of which every minibatch has its own": any(map(_draws, modules)),
-        "a layer has hooks": any(map(_hooked, modules)) or any(map(_hooked, parts.parameters())),
+        HOOKS: has_hooks(modules, parts.parameters()),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -49,6 +56,11 @@ def _draws(module: nn.Module) -> bool:
     if isinstance(module, nn.RNNBase):
         return module.training and module.dropout > 0
     return module.training and isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+
+
+def has_hooks(modules: Iterable[nn.Module], parameters: Iterable[nn.Parameter]) -> bool:
+    """Whether any of these have hooks, or all modules."""
+    return bool(_has_any_global_hook()) or any(map(_hooked, modules)) or any(map(_hooked, parameters))
 
 
 def _hooked(part: Any) -> bool:
@@ -123,18 +135,63 @@ def counted_together(norms: Sequence[_BatchNorm]) -> Iterator[None]:
         torch._foreach_add_(counts, 1)
 
 
-def settings_of(pipeline: SimulatedPipeline, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Any:
-    """The settings that a training loop may change between steps and that would change a pass.
+class Settings:
+    """What Python code could change between two steps and that would change a pass, as it is now.
 
-    Args:
-        modules, parameters: those of the stages.
+    It is compared in every step, so in few calls of Python: modules' own attributes, children and buffers; what else
+    the `attributes` hold; hooks.
     """
-    return (
-        (torch.is_autocast_enabled(pipeline.device.type), torch.is_grad_enabled()),
-        list(map(TRAINING, modules)),
-        list(map(len, map(CHILDREN, modules))),
-        list(map(REQUIRES_GRAD, parameters)),
-    )
+
+    def __init__(self, pipeline: SimulatedPipeline, parts: nn.Module, attributes: Attributes) -> None:
+        self.pipeline, self.attributes = pipeline, attributes
+        self.modules, self.parameters = list(parts.modules())[1:], own_parameters(pipeline)
+        self.scripted = [module for module in self.modules if "training" not in vars(module)]
+        self.dicts = list(map(vars, self.modules))
+        alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}  # modules with attributes of the same names
+        for held in self.dicts:
+            alike.setdefault(tuple(name for name in held if name not in FIXED), []).append(held)
+        self.own = [(itemgetter(*names), some) for names, some in alike.items() if names]
+        self.inner = [each.values() for module in self.modules for each in (module._modules, module._buffers) if each]
+        known = set(map(id, self.modules))
+        self.others = [
+            one
+            for one, name, _, content in attributes.held
+            if id(one) not in known and one is not parts and name not in TORCHS and not _plain_function(one, content)
+        ]
+        self.before, self.hooks = self._now(), RemovableHandle.next_id
+
+    def _now(self) -> list[Any]:
+        return [
+            torch.is_autocast_enabled(self.pipeline.device.type),
+            torch.is_grad_enabled(),
+            self.pipeline.loss,
+            [list(map(getter, some)) for getter, some in self.own],
+            list(map(len, self.dicts)),
+            list(chain.from_iterable(self.inner)),
+            list(map(contents_of, self.others)),
+            list(map(REQUIRES_GRAD, self.parameters)),
+            list(map(TRAINING, self.scripted)),
+        ]
+
+    def differ(self) -> str:
+        """What has changed since; empty if nothing has."""
+        try:
+            same = self._now() == self.before  # tensors that are the same are not compared
+        except Exception:  # an attribute is gone, or is another tensor
+            same = False
+        if not same:
+            found = self.attributes.changed()
+            return f"{found} is not what it was when they were recorded" if found else "a setting has changed"
+        if self.hooks != RemovableHandle.next_id:  # somebody has registered a hook, somewhere
+            if has_hooks(self.modules, self.parameters):
+                return HOOKS
+            self.hooks = RemovableHandle.next_id
+        return ""
+
+
+def _plain_function(one: Any, content: Any) -> bool:
+    """Whether this is a function without a closure and without attributes."""
+    return isinstance(one, FunctionType) and not content
 
 
 def form_of(leaves: Sequence[Any], spec: Any, device: torch.device) -> Any:

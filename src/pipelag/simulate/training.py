@@ -17,6 +17,7 @@ from pipelag.stage.optimizers import OptimizerFactory, adopt_state, group_by_sta
 from pipelag.stage.phase import Phase
 from pipelag.stage.rehearsal import check_optimizer
 from pipelag.stage.rounded import Rounding, masters_of, refuse_lost
+from pipelag.tensors import kept_buffers
 
 
 class SimulatedTraining:
@@ -122,19 +123,29 @@ class SimulatedTraining:
         """Train on the next minibatch; returns its loss, detached, on the device.
 
         Raises:
-            PipelagError: the training is done, or in bfloat16 a parameter was changed in place.
+            PipelagError: the training is done; an update failed half way before; a parameter has other memory than
+                before, or in bfloat16 was changed in place.
         """
         if self.done >= self.total:
             raise PipelagError(f"all {self.total} steps of this training are done; give it a longer phase")
-        self.refuse_lost_changes(looking=self.done & (self.done - 1) == 0)  # now and then for changes without a trace
+        looking = self.done & (self.done - 1) == 0  # now and then, for changes without a trace
+        self.refuse_lost_changes(looking)
+        if looking:
+            self._refuse_displaced()
         while self.done >= self.pipeline.start + self.phases[self.phase].steps:
             self._leave()
             self._enter(self.phase + 1)
+        first = self.done == self.pipeline.start  # in which guards refuse layers, after their forwards
+        restore = kept_buffers(self.model) if first else None
         try:
             with self.masters.step() if self.masters is not None else nullcontext():
                 loss = self.pipeline.step(self.done, inputs, targets)
         except BaseException:
             self.forget_gradients()  # part of a sum, to which the step would add if it were taken again
+            if restore is not None:
+                restore()
+                if self.pipeline.buffers is not None:
+                    self.pipeline.buffers.begin()
             raise
         self.done += 1
         if self.masters is not None and (touched := self.masters.touched()):
@@ -151,10 +162,22 @@ class SimulatedTraining:
                 those of parameters that torch counts as changed in place, which leaves out changes through `data`.
 
         Raises:
-            PipelagError: in bfloat16 somebody has changed a parameter, which is a copy.
+            PipelagError: an update has failed half way, or in bfloat16 somebody has changed a parameter, which is a
+                copy.
         """
+        self.pipeline.refuse_broken()
         if self.masters is not None:
             refuse_lost(self.masters.changed() or (self.pipeline.unlike() if looking else []), [self.model])
+
+    def _refuse_displaced(self) -> None:
+        """Raise `PipelagError` if somebody has given a parameter other memory than that of the live weights."""
+        there = {id(parameter) for each in self.pipeline.at_rest() for parameter in each.flat.displaced()}
+        named = self.model.named_parameters() if there else ()
+        for name in (name for name, parameter in named if id(parameter) in there):
+            raise PipelagError(
+                f"the parameter '{name}' was given another tensor (its `data` was set), which would not be trained; "
+                "change weights in place (copy_)"
+            )
 
     def forget_gradients(self) -> None:
         """Clear all gradients, for callers who run a backward between two steps."""

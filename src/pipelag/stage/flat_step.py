@@ -24,7 +24,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer
 
 from pipelag.stage.joined import Joined
-from pipelag.stage.optimizers import CaffeSGD, hooked
+from pipelag.stage.optimizers import CaffeSGD, hooked, others_code
 from pipelag.stage.weights import Laid
 from pipelag.tensors import GRADIENT
 
@@ -194,7 +194,7 @@ class FlatStep:
         if not self.stages or not _bare(self.optimizer):
             for weights in self.stages:
                 weights.laid = None
-            self.optimizer.step()
+            self._by_itself()
             return True
         laid = [weights.laid for weights in self.stages if weights.laid is not None]
         with self.watching():
@@ -208,7 +208,7 @@ class FlatStep:
         left = [weights for weights in rest if any(p.grad is not None for p in weights.parameters)]
         if not left and sum(len(set(each.group_numbers)) for each in self.stages) == len(self.optimizer.param_groups):
             return False
-        self.optimizer.step()
+        self._by_itself()
         for weights in left:
             _lay(weights)
             if weights.laid is None:
@@ -216,6 +216,14 @@ class FlatStep:
             else:
                 self.seen = None  # the stage's state is in new pieces
         return True
+
+    def _by_itself(self) -> None:
+        """Take the optimizer's own step. Others' code there may replace weights: p.data = p.data - lr * p.grad."""
+        assert self.optimizer is not None
+        self.optimizer.step()
+        if others_code(self.optimizer):
+            for weights in self.every:
+                weights.flat.take_back(weights.parameters)
 
     def _over_pieces(self, given: Mapping[FlatState, Sequence[torch.Tensor]]) -> None:
         """Step over the pieces of stages, of which these gradients are given; they are taken from the parameters."""

@@ -10,7 +10,10 @@ reads the forward's weights: every method would silently become weight stashing.
   use them. Methods that this would falsify are refused.
 
 Also refused is a forward that changes its weights in place if passes read several versions of them, or in bfloat16
-copies: the change would reach only one version, perhaps not the live one, or no version at all.
+copies: the change would reach only one version, perhaps not the live one, or no version at all. And one that puts other
+tensors in their place (`layer.weight.data = ...`), which no update would reach.
+
+A layer may begin to do so later. Some forwards are therefore examined again (`due`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from operator import itemgetter
+from sys import getrefcount
 from typing import Any
 
 import torch
@@ -42,6 +46,7 @@ LOOKED_UP = (torch.ops.aten.embedding, torch.ops.aten._embedding_bag, torch.ops.
 # Recurrent cells on a GPU without cuDNN. They keep gates and biases for second derivatives only. In the first time
 # step, where the state is zeros, these are computed from weights alone.
 CELLS = (torch.ops.aten._thnn_fused_lstm_cell, torch.ops.aten._thnn_fused_gru_cell)
+ALONE = 3  # the uses of an object that only one container holds: by it, by a variable here, by the call that counts
 # These use only the shape and type of a tensor.
 ITS_SHAPE = ("aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::rand", "aten::new_")
 
@@ -101,6 +106,11 @@ class Origins(TorchDispatchMode):
         if func.overloadpacket is torch.ops.aten.native_dropout:
             self.note(out[1], NONE)  # the mask is drawn at random, not computed from weights
         return out
+
+
+def due(t: int) -> bool:
+    """Whether guards examine the forwards of a phase's minibatch t: of the first, and of 16, 32, 64 and so on."""
+    return t & (t - 1) == 0 and (t == 0 or t >= 16)
 
 
 def place_of(tensor: torch.Tensor) -> int:
@@ -163,14 +173,15 @@ class Guard:
 
         self.refused = Later(refused(to_come.copied, self.needed), refused(to_come.changed, several))
         self.apart = trained and weights.flat.reads_copies  # passes read copies of the weights
-        self.unseen = bool(self.refused.copied or self.refused.changed) or self.apart
+        self.unseen = True  # whether the next forward is to be examined
         self.before: list[tuple[str, nn.Parameter, int, torch.Tensor]] = []  # name, parameter, version counter, values
+        self.places: list[tuple[str, nn.Parameter, int]] = []  # name, parameter, address
         self.copies: dict[int, set[int]] = {}  # place of a saved tensor -> the weights of which it is another form
         self.origins: Origins | None = None
         self.recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)] if self.needed else []
 
     def __call__(self) -> AbstractContextManager[None]:
-        """A context for every forward of the stage. The first forward is examined, and `check` may refuse it."""
+        """A context for every forward of the stage. A forward that is `unseen` is examined; `check` may refuse it."""
         return self._looked_at() if self.unseen else self.running()
 
     def running(self) -> AbstractContextManager[None]:
@@ -189,7 +200,8 @@ class Guard:
     @contextmanager
     def following(self) -> Iterator[None]:
         """A context for a forward that is examined: `look` is called with the tensors that autograd saves."""
-        named = self.module.named_parameters()
+        named, self.copies = list(self.module.named_parameters()), {}
+        self.places = [(name, p, p.data_ptr()) for name, p in named]
         watched = [(name, p) for name, p in named if self.apart or id(p) in self.refused.changed]
         self.before = [(name, p, p._version, p.detach().clone()) for name, p in watched if p.requires_grad]
         self.origins = Origins(self.module) if self.refused.copied else None
@@ -206,12 +218,11 @@ class Guard:
     def look_at_functions(self, output: Any) -> None:
         """Look at the tensors that a user's autograd functions keep as attributes, which autograd's hooks do not see.
 
-        Lists are left out: code elsewhere may hold the same list and record there what passes read.
+        Lists that others hold, too, are left out: they may be there to record what passes read.
         """
         tensors = [tensor for tensor in tree_leaves(output) if isinstance(tensor, torch.Tensor)]
-        own = [vars(node) for node in nodes_of(tensors) if isinstance(node, BackwardCFunction)]
-        for kept in tree_leaves(own, is_leaf=lambda value: isinstance(value, list) and value is not own):
-            if isinstance(kept, torch.Tensor):
+        for node in nodes_of(tensors):
+            for kept in _tensors_in(vars(node)) if isinstance(node, BackwardCFunction) else ():
                 self.look(kept)
 
     def look(self, tensor: torch.Tensor) -> None:
@@ -224,6 +235,11 @@ class Guard:
         unread = self.origins.unread if self.origins is not None else set()
         kept = {p for place, weights in self.copies.items() if place not in unread for p in weights}
         self.unseen, self.origins = False, None
+        for moved in (name for name, p, place in self.places if p.data_ptr() != place):
+            raise PipelagError(
+                f"the forward of stage {self.weights.stage} puts another tensor in the place of '{moved}', which would "
+                "not be trained; change weights in place (copy_), or in the optimizer's step"
+            )
         laid_out_anew = packed(self.module)
         for changed, p, count, values in self.before:
             same = p.is_meta or torch.equal(p, values) or torch.allclose(p, values, rtol=0, atol=0, equal_nan=True)
@@ -239,7 +255,7 @@ class Guard:
                     f"stage {self.weights.stage} changes '{changed}' in place, which would change only one version; "
                     "change it in the optimizer's step, or use a method that keeps one version"
                 )
-        self.before = []
+        self.before, self.places = [], []
         kept &= self.refused.copied.keys()
         found = next(((name, id(p)) for name, p in self.module.named_parameters() if id(p) in kept), None)
         if found is not None:
@@ -250,6 +266,20 @@ class Guard:
                 "and layers that join, scale or normalise their weights make such copies); use the weights directly in "
                 "the wanted precision, or recompute"
             )
+
+
+def _tensors_in(place: Any, own: bool = True) -> Iterator[torch.Tensor]:
+    """The tensors in a container and in the containers there; lists that others hold are left out.
+
+    own: nobody else holds the container.
+    """
+    for each in place.values() if isinstance(place, dict) else place:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (dict, tuple, list)):
+            alone = own and getrefcount(each) <= ALONE
+            if alone or not isinstance(each, list):
+                yield from _tensors_in(each, alone)
 
 
 @contextmanager

@@ -14,12 +14,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, shown
 from pipelag.methods.prediction import AT_HAND, BY_MOMENTUM, BY_NUMBER, prediction_rule
 from pipelag.typed import MOST_RATE
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 _MADE: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()  # the groups' settings
+_SET: WeakKeyDictionary[Optimizer, dict[int, float]] = WeakKeyDictionary()  # the groups' rates, as set last
 COUNTS = ("step", "mu_product")  # numbers of torch's optimizers that Python reads, but in kernels fused or captured
 SCHEDULED = (
     "the learning-rate scheduler attached to the {} would be ignored; give rate=lambda step: ..., a factor on its rate"
@@ -134,6 +135,8 @@ def group_by_stage(
         return None
     stage_of = {id(p): number for number, parameters in zip(numbers, stages, strict=True) for p in parameters}
     frozen = {id(p) for parameters in stages for p in parameters if not p.requires_grad}
+    every = [parameter for parameters in stages for parameter in parameters]
+    before = _memories(every)
     try:
         optimizer = make(groups)
     except ValueError as error:
@@ -142,6 +145,11 @@ def group_by_stage(
         error.add_note(f"while the optimizer of the stages {[group['stage'] for group in groups]} was made")
         raise
     _check(optimizer, stage_of, frozen, base)
+    if any(now[0] != was[0] or now[1] > was[1] for now, was in zip(_memories(every), before, strict=True)):
+        raise PipelagError(
+            f"{type(optimizer).__name__} keeps views of its parameters' memory from when it is made, or gives them "
+            "other memory then, but a pipeline moves them afterwards; let each step use the parameters themselves"
+        )
     for group in optimizer.param_groups:
         for name, value in group.items():
             if isinstance(value, np.generic):  # checkpoints hold plain Python numbers
@@ -149,6 +157,12 @@ def group_by_stage(
         group["base_lr"] = group["lr"]
     _MADE[optimizer] = [copy.deepcopy(_settings(group)) for group in optimizer.param_groups]
     return optimizer
+
+
+def _memories(parameters: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
+    """Where each parameter's memory is, and how many tensors share it."""
+    memories = [(parameter.data_ptr(), parameter.untyped_storage()._cdata) for parameter in parameters]
+    return [(place, torch._C._storage_Use_Count(memory)) for place, memory in memories]  # type: ignore[attr-defined]
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,9 +280,20 @@ def others_code(optimizer: Optimizer) -> bool:
 
 
 def set_rates(optimizer: Optimizer, scale: Callable[[int], float]) -> None:
-    """Set every group's rate to its base rate times `scale(stage)`."""
-    for group in optimizer.param_groups:
-        rate = group["lr"] = float(group["base_lr"] * scale(group["stage"]))
+    """Set every group's rate to its base rate times `scale(stage)`.
+
+    Raises:
+        PipelagError: a rate is too large, or somebody has set one since.
+    """
+    known = _SET.setdefault(optimizer, {})
+    for number, group in enumerate(optimizer.param_groups):
+        if group["lr"] != known.get(number, group["lr"]):
+            raise PipelagError(
+                f"the learning rate of stage {group['stage']} was set to {shown(group['lr'])} in the optimizer, which "
+                "would be ignored, since each step's rate is set anew; give rate=lambda step: ..., a factor on the "
+                "rates, or change a group's 'base_lr'"
+            )
+        rate = group["lr"] = known[number] = float(group["base_lr"] * scale(group["stage"]))
         if rate > MOST_RATE:
             raise PipelagError(
                 f"stage {group['stage']} has the learning rate {rate:g}; it should be {MOST_RATE:g} at most"
@@ -281,6 +306,7 @@ def restore_state(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     torch's `load_state_dict` converts all tensors but the step counts to the parameter's dtype and device.
     """
     optimizer.load_state_dict(dict(saved))
+    _SET.pop(optimizer, None)
     parameters = [(parameter, group) for group in optimizer.param_groups for parameter in group["params"]]
     for number, values in saved["state"].items():
         parameter, group = parameters[number]

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from pipelag.errors import PipelagError
 from pipelag.products import products
@@ -184,8 +185,9 @@ def _take(master: nn.Parameter, parameter: torch.Tensor) -> None:
     _retype(parameter, parameter.dtype)
 
 
-def _lend(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+def _lend(parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
     """Make a tensor the parameter's gradient although the two may differ in dtype."""
+    assert gradient is not None
     parameter.grad = None
     _retype(parameter, gradient.dtype)
     parameter.grad = gradient
@@ -198,19 +200,30 @@ def _retype(parameter: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 @contextmanager
-def lent(stages: Iterable[FlatParameters]) -> Iterator[None]:
+def lent(stages: Iterable[FlatParameters], optimizer: Optimizer) -> Iterator[None]:
     """A block in which the parameters that passes read have their masters' gradients, the same tensors.
 
-    It is for code that reaches the model's gradients from an optimizer's step, to clip them, say.
+    It is for code that reaches the model's gradients from an optimizer's step, to clip them, say. What hooks that run
+    before the step put in their place, None too, becomes the masters' gradients.
     """
     pairs = [pair for flat in stages for pair in zip(flat.read, flat.parameters, strict=True)]
-    there = [(parameter, master.grad) for parameter, master in pairs if master.grad is not None]
-    for parameter, gradient in there:
-        _lend(parameter, gradient)
+    there = [(parameter, master) for parameter, master in pairs if master.grad is not None]
+    for parameter, master in there:
+        _lend(parameter, master.grad)
+    lent_ones = [master.grad for _, master in there]
+
+    def take(*_: object) -> None:
+        for number, (parameter, master) in enumerate(there):
+            if parameter.grad is not lent_ones[number]:
+                lent_ones[number] = master.grad = parameter.grad
+
+    handle = optimizer.register_step_pre_hook(take)  # the last of them
     try:
         yield
-        replaced = [p for p, gradient in there if p.grad is not None and p.grad is not gradient]
+        pairs_after = zip(there, lent_ones, strict=True)
+        replaced = [p for (p, _), gradient in pairs_after if p.grad is not None and p.grad is not gradient]
     finally:
+        handle.remove()
         for parameter, _ in there:
             parameter.grad = None
             _retype(parameter, parameter.dtype)
@@ -262,7 +275,10 @@ def refuse_lost(changed: Sequence[nn.Parameter], modules: Iterable[nn.Module]) -
 
 
 class Examined:
-    """Looks once, in a phase's first update, whether passes, hooks or the optimizer's step change what passes read."""
+    """Looks in single updates whether passes, hooks or the optimizer's step change what passes read.
+
+    over: whether it is done for now.
+    """
 
     def __init__(self) -> None:
         self.over = False

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+ADDRESS = torch.Tensor.data_ptr  # called through `map`, it takes no call of Python for each of many tensors
 Divided = tuple[list[torch.Tensor], list[torch.Tensor]]  # of the parameters that are rounded, of the others
 
 
@@ -95,6 +96,24 @@ class FlatParameters:
         """Make the parameters views of other buffers of the same layout."""
         for parameter, view in zip(self.parameters, self.views(buffers), strict=True):
             parameter.data = view
+
+    def displaced(self) -> list[nn.Parameter]:
+        """The parameters whose `data` somebody has replaced, if passes read these buffers."""
+        views = self.views(self.buffers)
+        pairs = zip(self.parameters, map(ADDRESS, self.parameters), map(ADDRESS, views), strict=True)
+        return [] if self.reads_copies else [parameter for parameter, now, place in pairs if now != place]
+
+    @torch.no_grad()
+    def take_back(self, parameters: Iterable[nn.Parameter]) -> None:
+        """After others' code: make parameters whose `data` it has replaced views of the buffers again, with new values.
+
+        Args:
+            parameters: those of the stage, or others that stand for them, in the same order.
+        """
+        for parameter, place in zip(parameters, self.views(self.buffers), strict=True):
+            if parameter.data_ptr() != place.data_ptr():
+                place.copy_(parameter)
+                parameter.data = place
 
     def alone(self, buffers: list[torch.Tensor]) -> bool:
         """Whether no autograd graph keeps a view of these buffers, which the parameters point at.

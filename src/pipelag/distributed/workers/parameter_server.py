@@ -69,6 +69,7 @@ class ParameterServer:
                     parameter.grad = gradient if known else None
                 set_rates(self.optimizer, lambda stage: self.assignment.rate(step))
                 self.optimizer.step()
+                self.flat.take_back(self.flat.parameters)
             self.losses.append(torch.tensor(loss))
             self.ages.append(self.updates - version)
             self.updated.append(time.perf_counter())

@@ -20,7 +20,7 @@ from pipelag.randomness import seed_stage
 from pipelag.schedules import Action, Schedule
 from pipelag.schedules.actions import in_flight
 from pipelag.stage.flat_step import FlatStep
-from pipelag.stage.guard import Guard
+from pipelag.stage.guard import Guard, due
 from pipelag.stage.history import History, restore, state_of
 from pipelag.stage.optimizers import apart, group_by_stage, set_rates
 from pipelag.stage.policy import StageWeights
@@ -168,7 +168,8 @@ class StageState:
         entered_again = self.recompute or (self.runs_again and self.heads)
         read = BuffersRead(self.module) if self.recompute or self.runs_again else None
         unchanged = kept_whole(entered, self.stage) if entered_again else nullcontext()
-        if not self.measured:
+        minibatch, j = divmod(self.done + m, self.microbatches)
+        if not self.measured or (not j and due(minibatch)):
             weights = {tensor.untyped_storage().data_ptr() for tensor in self.flat.held}
             with unchanged, self.guard.following(), kept_for_backward(weights, self.guard.look) as held:
                 value = self.compute(entered, m)
