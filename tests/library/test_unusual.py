@@ -280,10 +280,13 @@ class Both(Full):
     """That, and what it counts stands in its groups."""
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        rates = [group["lr"] for group in self.param_groups]
         for group in self.param_groups:
             group["k"] = group.get("k", 0) + 1
             group["lr"] /= group["k"] ** 0.5
         super().step()
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 UNUSUAL: dict[str, dict[str, Any]] = {

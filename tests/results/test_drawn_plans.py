@@ -95,7 +95,7 @@ def test_the_workflow_tells_milliseconds_and_megabytes() -> None:
     assert drawn.data is not None
     assert dict(zip(drawn.data["step"], drawn.data["gave"], strict=True)) == {
         "profile": "19 layers, 300 ms\n528 MB of weights",
-        "optimizer": "2 stages on 15-1 workers\nfound in 4 ms",
+        "optimiser": "2 stages on 15-1 workers\nfound in 4 ms",
         "runtime": "2 minibatches in flight\nper input replica,\n12.5 ms per minibatch",
     }
 
