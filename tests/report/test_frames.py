@@ -13,7 +13,7 @@ from pipelag.report import explore
 from pipelag.report.charts import greek, heat
 from pipelag.report.frames import Axis, Bars, Lines, Scatter
 from pipelag.report.panels import columns_of, letters_of, over_seeds, with_all_seeds, wrapped
-from pipelag.report.style import COLOURS, freeze, lines_of, save
+from pipelag.report.style import COLOURS, WHOLE, broken, freeze, save
 from pipelag.results.drawing import Drawn
 
 CURVES = pd.DataFrame(
@@ -355,7 +355,7 @@ def test_a_legend_has_as_many_columns_as_its_words_are_long_and_not_their_markup
 def test_a_footer_is_not_broken_within_a_size_or_a_value() -> None:
     footer = "GPipe 4 x 85 sequences, 8 x 156; 56.2 (sd 0.8) at P = 107, 50 % of it, 1 to 3 seeds"
     for letters in range(12, 40):
-        lines = lines_of(footer, letters)
+        lines = broken(footer, letters, WHOLE)
         assert " ".join(lines) == footer and all(len(line) <= letters for line in lines)
         whole = ("4 x 85", "8 x 156;", "(sd 0.8)", "P = 107,", "50 %", "1 to 3")
         assert all(any(words in line for line in lines) for words in whole)

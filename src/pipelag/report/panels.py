@@ -12,12 +12,13 @@ from typing import Any
 import pandas as pd
 
 from pipelag.report.charts import greek
-from pipelag.report.style import TIE
+from pipelag.report.style import broken
 
 LETTER = 0.056  # inches that a letter of a tick's label takes
 COURSE = ("epoch", "step", "iteration", "hours", "time")  # what a training goes along
 MANY = 90  # points: more are drawn as a running mean over the faint evaluations
 GREY = "#7F7F7F"
+UNIT = re.compile(r"\d [a-z]")
 AXIS = 0.75  # of a panel's width that its axis takes
 MARK = 4  # points that a mark takes
 TITLED = 0.85  # of a panel's room for its title, which is bold
@@ -126,8 +127,7 @@ def letters_of(label: str) -> int:
 
 def wrapped(text: str, inches: float) -> str:
     """A title or an axis' title in as many lines as it needs beside so much of the figure; a number keeps its unit."""
-    tied = re.sub(r"(?<=\d) (?=[a-z])", TIE, text)
-    return textwrap.fill(tied, int(14 * inches), break_long_words=False).replace(TIE, " ")
+    return "\n".join(broken(text, int(14 * inches), UNIT, break_long_words=False))
 
 
 def fitted(titles: Sequence[str], inches: float) -> tuple[list[str], bool]:

@@ -75,7 +75,7 @@ def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), f
 
     freeze(fig)
     if footer:
-        write_below(fig, lines_of(footer, int(22 * fig.get_figwidth())))
+        write_below(fig, broken(footer, int(22 * fig.get_figwidth()), WHOLE))
     dates: dict[str, Any] = {
         ".pdf": {"CreationDate": None},
         ".svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
@@ -91,10 +91,13 @@ def save(fig: Any, base: Path, ends: Sequence[str] = (".pdf", ".svg", ".png"), f
     plt.close(fig)
 
 
-def lines_of(footer: str, letters: int) -> list[str]:
-    """A footer in lines of at most so many letters, none of them broken within a size or a value."""
-    tied = WHOLE.sub(lambda whole: whole[0].replace(" ", TIE), footer)
-    return [line.replace(TIE, " ") for line in textwrap.wrap(tied, letters)]
+def broken(text: str, letters: int, whole: re.Pattern[str], **how: Any) -> list[str]:
+    """A text in lines of at most so many letters, none of them broken within what `whole` finds.
+
+    how: further arguments of `textwrap.wrap`.
+    """
+    tied = whole.sub(lambda found: found[0].replace(" ", TIE), text)
+    return [line.replace(TIE, " ") for line in textwrap.wrap(tied, letters, **how)]
 
 
 def slim(svg: str) -> str:
