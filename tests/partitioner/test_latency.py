@@ -448,5 +448,5 @@ def test_what_is_drawn_says_whether_messages_had_a_latency(latency: dict[str, fl
     options = {"profile": profile, "cluster": {"levels": [{"workers": 4, "bandwidth": 1.0e9} | latency]}}
     spec = RunSpec(kind="partition", batch=64, options=options)
     item = SimpleNamespace(arm=SimpleNamespace(spec=spec), log=SimpleNamespace(environment={}))
-    drawn: Any = SimpleNamespace(items=[item], result=SimpleNamespace(options={}))
+    drawn: Any = SimpleNamespace(items=[item], result=SimpleNamespace(source="simulated"))
     assert Context._timed(drawn) == f"Discrete-event simulation on the authors' profiles, {words}."

@@ -107,6 +107,15 @@ def test_the_bandwidths_of_clusters_are_not_said_to_be_from_profiles() -> None:
 
 
 @pytest.mark.usefixtures("in_project")
+@pytest.mark.parametrize(
+    "result", ["figure_16", "figure_18b", "text_memory_bound", "text_memory_over_stages", "text_communication_reduction"]
+)
+def test_bytes_are_said_to_be_counted(result: str) -> None:
+    words = published("pipedream", result)
+    assert "Counted from " in words and "simulation" not in words
+
+
+@pytest.mark.usefixtures("in_project")
 def test_that_a_network_is_smaller_comes_first_and_its_rates_are_all_told() -> None:
     for paper, result in (("pipedream", "figure_11"), ("pipemare", "figure_3"), ("stale_weights", "figure_5c")):
         assert "Different from the paper: smaller models; " in published(paper, result)

@@ -152,6 +152,7 @@ class Result(Typed):
 
     title: its name for readers, if the id does not give one as `table_2` does; for a claim in the text, what follows
     "In the text: ".
+    source: how numbers that rest on plans (runs of kind `partition`) come about, for the footer.
     """
 
     title: str = ""
@@ -162,6 +163,7 @@ class Result(Typed):
     runs: list[Runs] = Field(default_factory=list)
     reported: Any = None
     claims: list[Claim] = Field(default_factory=list)
+    source: Literal["simulated", "counted", "described", "measured"] = "simulated"
     options: Options = Field(default_factory=dict)
 
     @field_validator("claims")

@@ -183,7 +183,7 @@ class Context:
                 "described": "Taken from the descriptions of the plans' clusters, not measured.",
                 "measured": f"Measured on {', '.join(machines)}.",
             }
-            sentences.append(how[self.result.options.get("source", "simulated")])
+            sentences.append(how[self.result.source])
         cores = {
             log.environment.get("device") for spec, log in logged if spec.kind in ("speed", "link_speed", "profile")
         }
