@@ -108,7 +108,8 @@ def test_the_bandwidths_of_clusters_are_not_said_to_be_from_profiles() -> None:
 
 @pytest.mark.usefixtures("in_project")
 @pytest.mark.parametrize(
-    "result", ["figure_16", "figure_18b", "text_memory_bound", "text_memory_over_stages", "text_communication_reduction"]
+    "result",
+    ["figure_16", "figure_18b", "text_memory_bound", "text_memory_over_stages", "text_communication_reduction"],
 )
 def test_bytes_are_said_to_be_counted(result: str) -> None:
     words = published("pipedream", result)
