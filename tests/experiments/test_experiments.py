@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -425,6 +426,24 @@ def test_a_paper_has_one_year_the_cited_versions(config: Path) -> None:
         match="the citation's year is 2021, but the paper's year is 2019; both should be the cited version's",
     ):
         load_paper("pipemare")
+
+
+def test_a_paper_without_a_year_is_of_its_citations(config: Path) -> None:
+    change(config / "papers/pipemare.yaml", "\nyear: 2021\n", "\n")
+    assert load_paper("pipemare").year == 2021
+    change(config / "papers/leaderboard.yaml", "\nyear: 2026\n", "\n")
+    with pytest.raises(PipelagError, match="year is missing"):
+        load_paper("leaderboard")
+
+
+def test_the_documents_example_of_a_papers_file_is_read(config: Path) -> None:
+    page = (ROOT / "docs/workflow.md").read_text()
+    (example,) = re.findall(r"^## A paper's file\n.*?```yaml\n(.*?)```", page, re.M | re.S)
+    (config / "papers/resnets.yaml").write_text(example)
+    paper = load_paper("resnets")
+    assert paper.year == 2020
+    runs = arms(paper, "table_4", load_scale("paper"))
+    assert {tuple(phase.steps for phase in run.spec.phases) for run in runs} == {(30000,), (20000, 10000)}
 
 
 def test_a_result_says_what_it_has_written_and_from_how_many_logs(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,3 +100,15 @@ class Rising:
     def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         return nn.functional.cross_entropy(output, target) * (1.0 if self.calls < 2 else float("nan"))
+
+
+def test_the_page_on_methods_has_a_line_for_each() -> None:
+    homes = [module for name, module in sys.modules.items() if name.startswith("pipelag.methods.")]
+    ours = {each.name for home in homes for each in vars(home).values() if isinstance(each, Method)}
+    page = Path(__file__).resolve().parents[2] / "docs/methods.md"
+    named: set[str] = set()
+    for row in re.findall(r"^\| (`.*?) \|", page.read_text(), re.M):
+        first, *others = re.findall(r"`(\w+)`", row)
+        named |= {first, *(first + each if each.startswith("_") else each for each in others)}
+    assert len(ours) > 30
+    assert ours <= named, f"docs/methods.md has no line for {', '.join(sorted(ours - named))}: add it to its table"

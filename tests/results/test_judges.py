@@ -203,6 +203,12 @@ def test_labels_that_no_run_has_are_said() -> None:
         by_seed(runs, model="LeNet-5", arm="6-stage", measure="loss")
 
 
+def test_a_misspelt_label_of_a_judge_is_told_apart_from_a_missing_log() -> None:
+    runs = context("stale_weights", "table_2", lambda arm: None)
+    with pytest.raises(NotLogged, match=r"unknown model 'VGG16' of table_2; did you mean 'VGG-16'\?"):
+        by_seed(runs, arm="4-stage", model="VGG16")
+
+
 @pytest.mark.parametrize(
     ("result", "claim"),
     [

@@ -20,6 +20,7 @@ from pipelag.results.context import Context
 from pipelag.results.notebook import open_shelf
 from pipelag.results.verdict import verdicts
 from pipelag.runs.rates import RATES
+from tests.reproduced import REPRODUCED
 from tests.results.test_results import PAPER, ROOT, draw, make_up_here
 
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -193,7 +194,7 @@ def test_a_metric_that_no_log_has_is_refused() -> None:
         open_shelf(PAPER, "published").plot("table_2", "acuracy")
 
 
-@pytest.mark.parametrize("name", ["pipedream", "pipemare", "pipeoptim", "spectrain", "stale_weights"])
+@pytest.mark.parametrize("name", [name for name in NOTEBOOKS if name in REPRODUCED])
 def test_the_examples_of_the_first_cell_are_of_the_result_that_it_names(name: str) -> None:
     first = "".join(cells(name)[parameters(name)]["source"])
     result = re.search(r'RESULT = "(\w+)"', first)

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from pipelag.__main__ import main
 from pipelag.experiments import arms, load_paper, load_scale, run_dir
 from pipelag.runs.carry_out import carry_out
+from tests.reproduced import CONFIGS, REPRODUCED
 from tests.results import made_up
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all of PipeMare's theory
 ROOT = Path(__file__).resolve().parents[2]
-PAPERS = ("pipedream", "pipeoptim", "spectrain", "pipemare")
 
 # With and without recomputation the buffers' ratio is not 1 / sqrt(P) as the paper has it: it is counted. And of its
 # pipelines the longest, of 214 stages, has longer delays than those that figure 10's study tried.
@@ -34,15 +33,13 @@ def kinds(paper: dict[str, Any], result: str) -> set[str]:
         if "use" in runs:
             needed |= kinds(paper, runs["use"])
         for variables in runs.get("each", [{}]) if "setup" in runs else []:
-            setup = variables.get("setup", "") if runs["setup"].startswith("{") else runs["setup"]
-            needed.add(paper["setups"][setup].get("kind", "train"))
+            needed.add(paper["setups"][runs["setup"].format(**variables)].get("kind", "train"))
     return needed
 
 
-CONFIGS = {paper: yaml.safe_load((ROOT / f"config/papers/{paper}.yaml").read_text()) for paper in PAPERS}
 LAID_OUT = [
     (paper, name)
-    for paper in PAPERS
+    for paper in REPRODUCED
     for name, result in CONFIGS[paper]["results"].items()
     if kinds(CONFIGS[paper], name) == {"timeline"} and result.get("claims")
 ]
@@ -59,7 +56,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         scale = load_scale("quick")
-        for name in PAPERS:
+        for name in REPRODUCED:
             paper = load_paper(name)
             for result in paper.results:
                 for arm in arms(paper, result, scale):

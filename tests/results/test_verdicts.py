@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pipelag.results.stale_weights  # noqa: F401  (registers the judges)
+from pipelag.__main__ import main
 from pipelag.experiments import Arm, arms, load_paper, load_scale
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.judging import Difference, agreed, minus, on_gpus, over_models, sized, trend
@@ -438,3 +440,35 @@ def far_apart(arm: Arm) -> RunLog:
     end = 90.0 if "Baseline" in arm.labels.get("arm", "") else 60.0
     run = trained(end)
     return replace(run, summary=run.summary | {"data": run.summary["data"] | {"test": 10000}})
+
+
+@pytest.mark.usefixtures("nothing_logged")
+@pytest.mark.parametrize(
+    ("registry", "key", "where"),
+    [
+        (
+            "verdict.JUDGES",
+            (PAPER, "table_2", "vgg16_monotone"),
+            "in the judge of stale_weights table_2: vgg16_monotone",
+        ),
+        ("drawing.DRAWINGS", (PAPER, "table_2"), "in the drawing of stale_weights table_2"),
+    ],
+)
+def test_an_error_in_a_judge_or_a_drawing_says_in_which(
+    registry: str,
+    key: tuple[str, ...],
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`pipelag digest` asks all judges of all papers in one call."""
+
+    def broken(context: Context) -> Any:
+        return max(item.log.rows for item in context.items if item.log is not None)
+
+    module, _, name = registry.partition(".")
+    assert key in (functions := getattr(import_module(f"pipelag.results.{module}"), name))
+    monkeypatch.setitem(functions, key, broken)
+    assert main(["result", PAPER, "table_2"]) == 1
+    error = capsys.readouterr().err
+    assert "ValueError: max()" in error and f" ({where})" in error

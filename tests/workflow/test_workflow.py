@@ -352,6 +352,14 @@ def test_an_unknown_result_is_refused(project: Path) -> None:
     assert "unknown result 'stale_weights_table_22'; did you mean 'stale_weights_table_2'" in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("target", ["pipemare", "pipemare_table_1"])
+def test_a_paper_that_the_config_leaves_out_is_named(project: Path, target: str) -> None:
+    done = snakemake(project, "--dry-run", "--config", "papers=[stale_weights]", "--", target)
+    assert done.returncode != 0
+    refusal = f"'{target}' needs 'pipemare' among the papers in config/config.yaml (or --config); add it there"
+    assert refusal in done.stdout + done.stderr
+
+
 def test_the_name_of_a_file_is_no_result(project: Path) -> None:
     done = snakemake(project, "--report", "stale_weights_report.zip", "--", "stale_weights_table_6")
     assert "unknown result" not in done.stdout + done.stderr

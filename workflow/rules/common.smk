@@ -267,10 +267,16 @@ def is_file(word):
 def check_targets(words):
     """Refuse a word of the command line that looks like a paper's result and is not one, and name the nearest result.
 
+    Refuse a paper, too, that has a file in config/papers and is not asked for: Snakemake has no rule for it.
+
     Files are left alone: `--report stale_weights_report.zip`, `--directory pipedream_copy`.
     """
     names = [f"{paper}_{result}" for paper, result in plan]
+    asleep = [paper for paper in experiments.papers() if paper not in config["papers"]]
     for word in words:
+        of = next((paper for paper in asleep if word == paper or word.startswith(f"{paper}_")), None)
+        if of is not None and word not in [*config["papers"], *names] and not is_file(word):
+            refuse(f"'{word}' needs '{of}' among the papers in config/config.yaml (or --config); add it there")
         if word.startswith(tuple(f"{paper}_" for paper in config["papers"])) and word not in names and not is_file(word):
             near = difflib.get_close_matches(word, names, n=1)
             refuse(f"unknown result '{word}'" + (f"; did you mean '{near[0]}'?" if near else ""))

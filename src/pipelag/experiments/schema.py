@@ -10,7 +10,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from pipelag.errors import shown
 from pipelag.files import read_yaml
@@ -190,7 +199,7 @@ class Citation(Typed):
 
 
 class Paper(Typed):
-    """The content of a file in config/papers."""
+    """The content of a file in config/papers. year: if it is not given, the citation's."""
 
     id: Name
     title: str
@@ -200,6 +209,12 @@ class Paper(Typed):
     clusters: Options = Field(default_factory=dict)  # named once, to be referred to by YAML anchors
     setups: dict[Name, Setup]
     results: dict[Name, Result]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_citation(cls, content: Any) -> Any:
+        cited = content.get("citation") if isinstance(content, dict) else None
+        return {"year": cited["year"], **content} if isinstance(cited, dict) and "year" in cited else content
 
     @field_validator("citation")
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from pipelag.errors import noting
 from pipelag.report.figures import empty
 from pipelag.report.tables import Table
 from pipelag.results.context import Context
@@ -86,7 +87,8 @@ def draw(context: Context) -> Drawn:
     If nothing can be drawn because the scale leaves out its runs, the empty figure says so.
     """
     paper, result = context.paper, context.result
-    drawn = DRAWINGS[paper.id, result.draw or context.name](context)
+    with noting(f"in the drawing of {paper.id} {context.name}"):
+        drawn = DRAWINGS[paper.id, result.draw or context.name](context)
     why = context.left_out()
     if drawn.figure is not None and drawn.data is not None and drawn.data.empty and why:
         return not_logged(f"Left out at this scale: {why}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, unknown
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, RunLog, Share
 from pipelag.results.multiplicity import two_sided
@@ -123,6 +123,9 @@ def check_labels(context: Context, labels: Mapping[str, str]) -> None:
     asked = ", ".join(f"{key}='{value}'" for key, value in labels.items())
     items = context.select(**labels)
     if context.items and not items:
+        for key, value in labels.items():
+            if (values := context.values(key)) and value not in values:
+                raise NotLogged(str(unknown(f"{key} of {context.name}", value, values)))
         known = listing(sorted({key for item in context.items for key in item.arm.labels}))
         raise NotLogged(f"no run of {context.name} has {asked}; its labels are {known}")
     first: dict[int, Item] = {}

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from pipelag.errors import noting
 from pipelag.experiments.schema import Claim
 from pipelag.results.context import Context
 from pipelag.results.logs import RunLog
@@ -158,7 +159,8 @@ def judged(context: Context, claim: Claim) -> Verdict:
     tests: list[SeedTest] = []
     recording = TESTS.set(tests)
     try:
-        finding = JUDGES[context.paper.id, context.name, claim.id](context)
+        with noting(f"in the judge of {context.paper.id} {context.name}: {claim.id}"):
+            finding = JUDGES[context.paper.id, context.name, claim.id](context)
     except NotLogged as missing:
         finding = Finding(None, str(missing), "")
         tests.clear()
