@@ -2,7 +2,7 @@
 
     spike_compensation   v <- m v + g;  w <- w - lr (a v + b g),  a = m^D,  b = (1 - m^D)/(1 - m)      (SC_D)
     lwp_v, lwp_w         forward with w - lr D v, or with w + D (w_t - w_{t-1})
-    lwp_sc               LWP_w and SC_D together, the best of Kosson et al.
+    lwp_sc               LWP_w and SC_D together
     nesterov_async       both passes at w_t + d_t, d_t = gamma (w_t - w_{t-1});
                          w_{t+1} = w_t + d_t + (1 - gamma) * (the optimizer's own step)
     dc_asgd              g + strength * g * g * (w_now - w_stale)
