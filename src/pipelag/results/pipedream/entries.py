@@ -86,11 +86,10 @@ class Entry:
         """
         if self.log is None or self.piped is self.log:
             return
-        plans = {str(row["config"]): row for name in readings if (row := planned(self.log, name))}
-        for config, row in plans.items():
-            if config == "straight" or config.isdigit():
+        for config in dict.fromkeys(map(self.config, readings)):
+            if config is None or "-" not in config:  # a straight pipeline, or data parallelism
                 continue
-            size, replicas = self.log.summary["batch"], row["stages"][0]["replicas"]
+            size, replicas = self.log.summary["batch"], int(config.split("-")[0])
             each = f"minibatches of {size}, one for each replica of the first stage, so {size * replicas} in all"
             yield f"{self.paper['model']} ({self.note}), {config}: {each}"
 
