@@ -71,6 +71,34 @@ def test_sequential_trainings_memory_is_that_of_the_one_worker_which_speedups_ar
     assert by_method["1F1B, latest weights"]["memory, MiB"] == pytest.approx(fullest, abs=0.01)
 
 
+@pytest.mark.parametrize(("days", "when"), [((27, 27, 27), "all on one day"), ((27, 27, 28), "on 2 days")])
+def test_speedups_are_told_to_be_measured_on_as_many_days_as_their_logs_are_from(
+    days: tuple[int, ...], when: str
+) -> None:
+    """Ours and torch's own may send their messages in different ways, which the notes say."""
+    of_arm = dict(zip(("GPipe", "PipeDream", "SC"), days, strict=True))
+    blocks = [
+        {"arm": arm, "block": 0, "steps": 10, "seconds": seconds}
+        for arm, seconds in (("non-pipelined", 2), ("pipelined", 1))
+    ]
+
+    def make(arm: Arm) -> RunLog | None:
+        what, name = arm.labels["what"], arm.labels["arm"]
+        if what == "learning":
+            return trained(60.0, phases=[{"forward_delays": [0]}])
+        if what not in ("speed", "torch") or name not in of_arm:
+            return None
+        run = log(blocks, messages={"speed": "shared memory", "torch": "gloo"}[what])
+        return replace(run, environment={"date": f"2026-11-{of_arm[name]}T17:03:15Z"})
+
+    drawn = draw(context("leaderboard", "table_1", make)).table
+    assert drawn is not None
+    (ours,) = (note for note in drawn.notes if note.startswith("Measured:"))
+    (torchs,) = (note for note in drawn.notes if note.startswith("Torch's own:"))
+    assert f"One run per method, {when}, so" in ours and "messages through shared memory;" in ours
+    assert torchs.endswith("messages through gloo.")
+
+
 def test_a_distance_is_the_mean_over_stages_lines_and_seeds_that_do_not_diverge_in_thousandths() -> None:
     runs = [trained(60.0), trained(60.0), trained(diverged_at=7)]
     for run, distances in zip(runs, ([[0.001, 0.003], []], [[0.004, 0.008], [0.0, 0.002]], [[9.0, 9.0]]), strict=True):

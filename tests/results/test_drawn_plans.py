@@ -10,6 +10,7 @@ import pytest
 from pipelag.experiments import Arm
 from pipelag.results.drawing import draw
 from pipelag.results.logs import RunLog
+from pipelag.results.verdict import verdicts
 from tests.results.cases.pipedream import ALIKE, PRINTED, RING, plans_as, training
 from tests.results.made_up import Make, log
 from tests.results.test_drawn_times import cells, made
@@ -73,6 +74,63 @@ def test_a_stage_without_work_is_named_by_its_number_from_1() -> None:
     assert drawn is not None
     (note,) = (note for note in drawn.notes if "computes nothing" in note)
     assert note.startswith("GNMT-8 on 2x8 (B), 14-1-1: stage 2 computes nothing")
+
+
+def tied(found: float, papers: float) -> Make:
+    """AlexNet's plan on 4x4 (A) and the paper's, predicted to take so many seconds by either cost."""
+    predicted = ((PRINTED, "12-1-2-1", found), (RING, "12-1-2-1", found), ("15-1", "15-1", papers))
+    plans = [
+        {"plan": plan, "config": config, "predicted": {"paper": 2 * time, "ring": time}, "samples_per_second": 1.0}
+        for plan, config, time in predicted
+    ]
+    plans = [plan | {"stages": stages_of((1, 2))} for plan in plans]
+    return only_of("AlexNet", "4x4 (A)", *plans)
+
+
+@pytest.mark.parametrize(("papers", "equal"), [(0.015, True), (0.0151, False)])
+def test_a_plan_of_the_paper_that_is_predicted_to_be_as_fast_is_named(papers: float, equal: bool) -> None:
+    """Which of two equal plans a search gives is chance, and no evidence against the other."""
+    drawn = draw(made("pipedream", "table_1", tied(0.015, papers))).table
+    assert drawn is not None
+    notes = [note for note in drawn.notes if "predicted" in note]
+    assert notes == ["AlexNet on 4x4 (A): 15-1 is predicted to be as fast as 12-1-2-1"] * equal
+
+
+@pytest.mark.parametrize(("papers", "equal"), [(0.015, True), (0.0151, False)])
+def test_a_verdict_on_a_plan_names_the_equal_one(papers: float, equal: bool) -> None:
+    def make(arm: Arm) -> RunLog | None:
+        slower = tied(0.015, papers)(arm)
+        other = [("what", "plan"), ("model", "AlexNet"), ("servers", "2x8 (B)")]
+        if not all(arm.labels.get(key) == value for key, value in other):
+            return slower
+        plans = [{"what": "plan", "plan": plan, "config": "14-1-1"} for plan in (PRINTED, RING)]
+        return log(plans)
+
+    judged = verdicts(made("pipedream", "table_1", make))
+    why = next(verdict.why for verdict in judged if verdict.claim == "plan_alexnet")
+    words = "printed 15-1, predicted to be as fast by the printed cost and by a ring's cost; 2x8 (B)"
+    assert (words in why) is equal and ("printed 15-1; 2x8 (B)" in why) is not equal
+
+
+@pytest.mark.parametrize("result", ["table_1", "text_communication_reduction"])
+def test_plans_with_fewer_samples_than_the_rows_name_says_are_told(result: str) -> None:
+    """The language model's search has 20 samples for each replica; only its straight pipeline is timed with 80."""
+    found = {"2-2": 2, "straight": 1}
+    rows = [
+        {
+            "plan": plan,
+            "config": config,
+            "stages": [{"replicas": found[config], "forward_ms": 1.0, "backward_ms": 2.0}],
+            "samples_per_second": 1.0,
+            "bytes_per_sample": 1.0,
+        }
+        for plan, config in ((PRINTED, "straight"), (RING, "2-2"))
+    ]
+    drawn = draw(made("pipedream", result, only_of("AWD-LM", "1x4 (A)", *rows, batch=20, workers=4))).table
+    assert drawn is not None
+    notes = [note for note in drawn.notes if note.startswith("AWD-LM (80 in all)")]
+    each = "minibatches of 20, one for each replica of the first stage, so 40 in all"
+    assert notes == [f"AWD-LM (80 in all), 2-2: {each}"]
 
 
 def test_clusters_have_the_papers_gpus_and_links() -> None:

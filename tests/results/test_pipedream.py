@@ -143,7 +143,8 @@ def test_the_plan_beside_a_saving_is_the_one_that_saves_it() -> None:
             return None
         config, saved = plans[arm.labels["batch"]]
         alone = {"what": "plan", "plan": "data parallel", "config": "4", "bytes_per_sample": 100.0}
-        return log([alone, alone | {"plan": "several stages", "config": config, "bytes_per_sample": 100.0 - saved}])
+        other = alone | {"plan": "several stages", "config": config, "bytes_per_sample": 100.0 - saved}
+        return log([alone, other], batch=int(arm.labels["batch"]))
 
     table = draw(context(PAPER, "text_communication_reduction", make)).table
     assert table is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,21 @@ def logged(arm: Arm) -> RunLog | None:
     return replace(
         run, folder=Path(f"results/x/runs/{name}"), environment=environment, summary=run.summary | {"data": data}
     )
+
+
+def test_the_results_page_says_which_logs_are_not_from_two_cores() -> None:
+    """Of all logs under results/published/cpu, by the machines and versions that they name themselves."""
+    logs = [
+        json.loads(path.read_text()) for path in sorted(Path("results/published/cpu/runs").glob("*/environment.json"))
+    ]
+    others = [log for log in logs if not log["device"].endswith("(2 cores)")]
+    assert {log["device"] for log in others} == {"Intel(R) Xeon(R) Processor (16 cores)"}
+    versions = [{log["versions"]["torch"].rsplit(".", 1)[0] for log in some} for some in (others, logs)]
+    assert versions == [{"2.11"}, {"2.11", "2.15"}]
+    assert all(log in others or log["versions"]["torch"].startswith("2.15") for log in logs)
+    page = " ".join(Path("docs/results.md").read_text().split())
+    words = f"{len(others)} of these logs are from sixteen cores beside an H100, and from PyTorch 2.11"
+    assert words in page
 
 
 def test_a_record_names_of_every_run_its_own_log() -> None:

@@ -13,6 +13,7 @@ Row = dict[str, Any]
 # Two costs of summing gradients in the partitioner: the one that PipeDream prints, and a ring's (ambiguity C4). A
 # verdict on a plan needs both to agree; one on a plan's speed uses the first and also says what the second gives.
 PRINTED, RING = READINGS = ("PipeDream", "PipeDream, ring")
+COSTS = {PRINTED: "paper", RING: "ring"}  # as the rows of plans name them
 BOTH_COSTS = "where the printed cost and a ring's give different answers, the claim cannot be judged"
 ALONE = "data parallel"
 SEVERAL, HYBRID = "several stages", "several stages, not pipelined"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import fmean, mean
 
 from pipelag import methods
@@ -113,7 +113,7 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
     if timing is not None and profile is not None:
         alone = sum(layer.total_ms for layer in profile.layers) / 1e3
         row |= {"timed": alone / timing.steady_period, "memory": max(timing.peak_memory) / 2**20}
-    for what in ("speed", "torch"):
+    for what in MEASURED:
         measured = context.log(what=what, arm=arm)
         if measured is not None:
             row[what] = spread(speedups(measured.rows, "pipelined"))
@@ -133,15 +133,12 @@ COLUMNS = [
     Col("to own weights", "distance", "{:.3f}", "distance of the forward's weights"),
     Col("to the backward's", "discrepancy", "{:.3f}", "distance of the forward's weights"),
 ]
+MEASURED = ("speed", "torch")  # labels and columns of speedups on real workers
 NOTES = {  # by column
     "accuracy": f"{SPREAD} All methods share one learning rate, so one that needs a smaller rate scores low.",
     "bleu": "BLEU: at the last evaluation; mean ± one standard deviation over seeds.",
     "timed": "Speedup: one worker's time per minibatch over the pipeline's. Timed: the schedule with layer times "
     "profiled on this machine and free links; – where no schedule produces a method's delays.",
-    "speed": "Measured: 2 processes on this machine, cut in the middle; median of a run's blocks [least, greatest]. "
-    "One run per method, on different days, so rows also differ by the machine's other load. "
-    "–: not measured.",
-    "torch": "Torch's own: the same schedule by torch.distributed.pipelining, which has none of the other schedules.",
     "memory": "Memory: the fullest worker's weight copies and kept activations, by the timed executor; for sequential "
     "training, its only worker's. Gradients and the optimizer's state are not counted.",
 }
@@ -162,6 +159,24 @@ OLDEST = (
 )
 
 
+def measured_notes(context: Context) -> dict[str, str]:
+    """By column, how the speedups on real workers were measured, as their logs say."""
+
+    def of(what: str, told: Callable[[RunLog], str]) -> list[str]:
+        return sorted({told(item.log) for item in context.select(what=what) if item.log is not None})
+
+    days = of("speed", lambda log: str(log.environment.get("date", ""))[:10])
+    when = "all on one day" if len(days) == 1 else f"on {len(days)} days"
+    through = {what: " and ".join(of(what, lambda log: log.summary.get("messages", "gloo"))) for what in MEASURED}
+    return {
+        "speed": "Measured: 2 processes on this machine, cut in the middle, messages through "
+        f"{through['speed']}; median of a run's blocks [least, greatest]. One run per method, {when}, so rows also "
+        "differ by the machine's other load. –: not measured.",
+        "torch": "Torch's own: the same schedule by torch.distributed.pipelining, which has none of the other "
+        f"schedules; messages through {through['torch']}.",
+    }
+
+
 @drawing(PAPER, "table_1", "table_2", "table_3")
 def table(context: Context) -> Drawn:
     """A row per method, the most accurate first; methods that diverge with some seed come last."""
@@ -170,7 +185,8 @@ def table(context: Context) -> Drawn:
     arms.sort(key=lambda arm: place(context.select(what="learning", arm=arm)))
     rows = [row_of(context, arm, profile) for arm in arms]
     columns = [column for column in COLUMNS if any(column.of(row) is not None for row in rows)]
-    notes = [NOTES[key] for key in (column.value for column in columns) if isinstance(key, str) and key in NOTES]
+    told = NOTES | measured_notes(context)
+    notes = [told[key] for key in (column.value for column in columns) if isinstance(key, str) and key in told]
     notes += [LAST] if any(0 < place(context.select(what="learning", arm=arm))[0] <= 1 for arm in arms) else []
     late = any(late_gradients(item.arm.spec.phases[0].method) for item in context.select(what="learning"))
     notes += meanings(arms)

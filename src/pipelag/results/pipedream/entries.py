@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isclose
 from typing import Any
 
 from pipelag.results.context import Context
 from pipelag.results.logs import RunLog
-from pipelag.results.plans import ALONE, config_of, samples_per_second
+from pipelag.results.plans import ALONE, COSTS, config_of, planned, samples_per_second
 
 LANGUAGE = "AWD-LM"
 TRAINED_ON = 16  # GPUs of the training runs, except the language model's
@@ -68,6 +69,29 @@ class Entry:
     def papers_plan(self) -> float | None:
         """The timed speedup of the paper's plan."""
         return self.rate_of(self.papers)
+
+    def tied(self, reading: str) -> bool:
+        """Whether a search found another plan than the paper's, which its cost predicts to be just as fast."""
+        found, papers = planned(self.log, reading), planned(self.log, self.papers)
+        if not found or not papers or str(found["config"]) == str(self.paper["config"]):
+            return False
+        times = [row.get("predicted", {}).get(COSTS[reading]) for row in (found, papers)]
+        return None not in times and isclose(*times, rel_tol=1e-9)
+
+    def small_minibatches(self, readings: Iterable[str]) -> Iterator[str]:
+        """Notes on found plans that have fewer samples in all than the row's name says.
+
+        The language model's search has 20 samples for each replica of the first stage; only the straight pipeline is
+        timed with 80.
+        """
+        if self.log is None or self.piped is self.log:
+            return
+        for config in dict.fromkeys(map(self.config, readings)):
+            if config is None or "-" not in config:  # a straight pipeline, or data parallelism
+                continue
+            size, replicas = self.log.summary["batch"], int(config.split("-")[0])
+            each = f"minibatches of {size}, one for each replica of the first stage, so {size * replicas} in all"
+            yield f"{self.paper['model']} ({self.note}), {config}: {each}"
 
 
 def entries(context: Context, extra: bool = False) -> Iterator[Entry]:

@@ -347,7 +347,8 @@ def communication(context: Context) -> Drawn:
         Col("plan", lambda e: e.config(SEVERAL), group=SEVERAL_STAGES),
         Col("saved (%)", lambda e: percent(e, SEVERAL), "{:.0f}", SEVERAL_STAGES),
     ]
-    return Drawn(table=table(entries(context, extra=True), cols, context.result.caption))
+    notes = [note for entry in entries(context) for note in entry.small_minibatches((PRINTED, RING, SEVERAL))]
+    return Drawn(table=table(entries(context, extra=True), cols, context.result.caption, notes))
 
 
 def saving(entry: Entry, reading: str) -> float | None:

@@ -72,11 +72,14 @@ def table_1(context: Context) -> Drawn:
         "bytes give (ambiguity C4)",
         "15-1 on 4x4 cannot come from the recurrence by levels, which replicates whole servers: our partitioner also "
         "searches over all workers on one level",
-        "AWD-LM: 'batch size of 80' read as 80 in all (20 on each GPU of data parallelism, 80 in the pipeline) and as "
-        "80 on each; the paper's 15-1 is cut before the first linear layer, its 2-1-1 where a ring's cost is least",
+        "AWD-LM: 'batch size of 80' read as 80 in all (20 on each GPU of data parallelism, 80 in a straight pipeline) "
+        "and as 80 on each",
+        "the paper's 15-1 is cut before the first linear layer, its 2-1-1 where a ring's cost is least",
         "config: the replicas of each stage, first to last; a single number is data parallelism, straight is one "
         "worker per stage",
     ]
+    notes += [note for entry in entries(context) for note in entry.small_minibatches(READINGS)]
+    notes += [note for entry in entries(context) if (note := as_good(entry))]
     notes += [idle for entry in entries(context) for reading in READINGS if (idle := without_work(entry, reading))]
     trained = dict.fromkeys(i.arm.labels["model"] for i in context.select(what="training") if i.log is not None)
     if trained:
@@ -100,6 +103,13 @@ def without_work(entry: Entry, reading: str) -> str:
         return ""
     computed = f"stage {' and '.join(map(str, idle))} computes nothing"
     return f"{entry.name}, {entry.config(reading)}: {computed}, because the recurrence has to place every worker"
+
+
+def as_good(entry: Entry) -> str:
+    """A note that the cost of a search predicts the paper's plan to be just as fast as the one found; or empty."""
+    tied = [entry.config(reading) for reading in READINGS if entry.tied(reading)]
+    found = " and ".join(dict.fromkeys(str(config) for config in tied))
+    return f"{entry.name}: {entry.paper['config']} is predicted to be as fast as {found}" if tied else ""
 
 
 def profile_note(context: Context) -> str:
@@ -162,13 +172,23 @@ def same_plans(model: str) -> Any:
             rows.append([config == entry.paper["config"] for config in configs])
             texts.append(
                 f"{entry.paper['servers']}: {configs[0]} (by a ring's cost: {configs[1]}), "
-                f"printed {entry.paper['config']}"
+                f"printed {entry.paper['config']}{tie_in_words(entry)}"
             )
         why = "; ".join(texts) + unpublished(context, model)
         holds = agreed(*map(all, zip(*rows, strict=True)))
         return measured(context, holds, why, f"exact; {BOTH_COSTS}", what="plan", model=model)
 
     return same
+
+
+def tie_in_words(entry: Entry) -> str:
+    """That a cost predicts the paper's plan to be as fast as the one that its search found; or empty."""
+    by = [
+        f"by {words} cost"
+        for reading, words in zip(READINGS, ("the printed", "a ring's"), strict=True)
+        if entry.tied(reading)
+    ]
+    return f", predicted to be as fast {' and '.join(by)}" if by else ""
 
 
 for _claim, _model in (
