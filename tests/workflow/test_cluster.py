@@ -41,6 +41,8 @@ class Executor(RemoteExecutor):
         log = Path(str(job.log[0]))
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("0%|   |\\r50%|#  |\\nthe rate is too high\\n")
+        if job.resources.get("gpu") == 0:  # what an earlier job has left; this one did not come to write
+            os.utime(log, (1e9, 1e9))
         said = "SLURM-job '7' failed, SLURM status is: 'TIMEOUT'.For further error details see the log"
         self.report_job_error(SubmittedJobInfo(job), msg=said, aux_logs=["slurm/7.log"])
 
@@ -61,11 +63,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def submitted(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]:
+def submitted(folder: Path, *words: str, path: str = "") -> tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]:
     """What Snakemake printed, and what its jobs asked for; in a process of its own, which looks for plugins anew."""
     asked = folder / "asked.jsonl"
     asked.unlink(missing_ok=True)
     environment = {key: value for key, value in os.environ.items() if key != "PIPELAG_WARM"}
+    environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}" if path else environment["PATH"]
     command = [sys.executable, "-m", "snakemake", "--profile", "profiles/slurm", *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return done, [json.loads(line) for line in asked.read_text().splitlines()] if asked.exists() else []
@@ -84,6 +87,20 @@ def test_a_profile_without_account_and_partition_is_refused_before_anything_is_s
     profile.write_text(untouched)
 
 
+def test_while_jobs_of_an_earlier_call_go_on_none_is_submitted(project: Path, tmp_path: Path) -> None:
+    """Of a call that was killed, in this folder; not those of another folder, nor other jobs of the user."""
+    profile = project / "profiles/slurm/config.yaml"
+    untouched = profile.read_text()
+    profile.write_text(re.sub("your_(account|partition)", "mine", untouched))
+    queue = f"7|pipelag_a|{project}\n8|pipelag_a|{tmp_path}\n9|mine|{project}\n10|pipelag_a|{project}\n"
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\nprintf '%s' '{queue}'\n")
+    (tmp_path / "squeue").chmod(0o755)
+    done, asked = submitted(project, "stale_weights_table_6", path=str(tmp_path))
+    said = [line for line in done.stderr.splitlines() if line.startswith("pipelag: ")]
+    assert done.returncode != 0 and asked == [] and len(said) == 1 and said[0].endswith(": scancel 7 10")
+    profile.write_text(untouched)
+
+
 def test_what_jobs_ask_for_and_what_is_said_of_one_that_fails(project: Path) -> None:
     profile = project / "profiles/slurm/config.yaml"
     profile.write_text(re.sub("your_(account|partition)", "mine", profile.read_text()))
@@ -95,8 +112,10 @@ def test_what_jobs_ask_for_and_what_is_said_of_one_that_fails(project: Path) -> 
         assert job["slurm_account"] == job["slurm_partition"] == "mine" and job["mem_mb"] == 16000
     assert not (project / "results/quick/logs/warm.log").exists()
     lines = done.stderr.splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith("failed: stale_weights"))
-    assert lines[first].endswith(".log slurm/7.log")
+    first = next(number for number, line in enumerate(lines) if "the rate is too high" in line) - 3
+    assert lines[first].startswith("failed: stale_weights") and lines[first].endswith(".log slurm/7.log")
     said = ["SLURM-job '7' failed, SLURM status is: 'TIMEOUT'.", "50%|#  |", "the rate is too high"]
     assert [line.strip() for line in lines[first + 1 : first + 4]] == said
     assert "further" not in done.stderr
+    with_gpu = sum(job["gpu"] == 2 for job in runs)  # the others have left an old log
+    assert 0 < done.stderr.count("the rate is too high") == with_gpu < done.stderr.count("SLURM status is")
