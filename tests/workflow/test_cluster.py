@@ -63,7 +63,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def submitted(folder: Path, *words: str, path: str = "") -> tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]:
+def submitted(
+    folder: Path, *words: str, path: str = ""
+) -> tuple[subprocess.CompletedProcess[str], list[dict[str, object]]]:
     """What Snakemake printed, and what its jobs asked for; in a process of its own, which looks for plugins anew."""
     asked = folder / "asked.jsonl"
     asked.unlink(missing_ok=True)
