@@ -13,6 +13,7 @@ configfile: "config/config.yaml"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/cluster.smk"
 
 
 report: "workflow/report/workflow.rst"
@@ -26,7 +27,7 @@ warm = WarmProcess()
 
 
 onstart:
-    warm.start(f"results/{scale.name}/logs/warm.log")
+    begin()
 
 
 onsuccess:

@@ -297,10 +297,13 @@ def folder_for(path: Path) -> Path:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path, hint: str = "") -> Iterator[None]:
     """Keep other processes from writing into a folder, by a lock that ends with the process.
 
     A folder that was made for the lock is removed afterwards if nothing else was written there, as after a refusal.
+
+    Args:
+        hint: what the refusal says further.
 
     Raises:
         PipelagError: another process is at work there, or the folder cannot be written to.
@@ -313,7 +316,8 @@ def alone(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise PipelagError(f"another process is at work in {folder}; wait for it, or choose another folder") from error
+        what = f"another process is at work in {folder}; wait for it, or choose another folder"
+        raise PipelagError(what + hint) from error
     except OSError as error:
         _unmake(folder, made)
         what = "locked: its disk supports no locks" if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP) else "written to"

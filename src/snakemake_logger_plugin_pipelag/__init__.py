@@ -12,7 +12,9 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
@@ -23,6 +25,9 @@ WORTH = ("Nothing to be done",)  # messages that are no event and are printed al
 ECHO = "CalledProcessError in file"  # the whole command of a failed job, which has printed its own error
 LEAST = 8 * 2**20  # free bytes on the disk that any work needs
 FULL = "there is no room left on the disk"
+FURTHER = "For further error details see"  # with which Snakemake ends what a cluster says, without a space before it
+END = 20  # lines of a failed job's log
+SKEW = 60.0  # seconds by which another machine's clock may be behind
 EARLY = 60.0  # seconds before the time left is estimated
 
 
@@ -83,12 +88,32 @@ class LogHandler(LogHandlerBase):
         return f"[{100 * done // total:3d} %] {done} of {total}{left}" + (f": {names}" if names else "")
 
     def failed(self, record: Any) -> str:
-        """Which job failed, and where its log is; the job itself has printed the log's end."""
+        """Which job failed, and where its log is; a job of this machine has printed the log's end itself."""
         logs = getattr(record, "log", None) or []
         where = f"; its log: {' '.join(map(str, logs))}" if logs else ""
-        name, _, _ = self.jobs.pop(getattr(record, "jobid", -1), (record.rule_name, False, 0.0))
+        name, _, since = self.jobs.pop(getattr(record, "jobid", -1), (record.rule_name, False, 0.0))
         full = f"; {FULL}: free some space and start again" if shutil.disk_usage(".").free < LEAST else ""
-        return f"failed: {name}{where}{full}"
+        return f"failed: {name}{where}{full}{elsewhere(record, logs, time.time() - time.monotonic() + since)}"
+
+
+def elsewhere(record: Any, logs: Sequence[Any], since: float) -> str:
+    """Of a cluster's job: what the cluster says of its end, and the end of its log, which the job printed elsewhere.
+
+    since: when the job was submitted; a log that is older is an earlier job's.
+    """
+    said = (getattr(record, "rule_msg", None) or "").split(FURTHER)[0].strip()
+    if not said:  # a job of this machine
+        return ""
+    lines = said.splitlines()[:1]
+    for log in logs:  # the job's own, and then the cluster's, if the job did not come to write one
+        with suppress(OSError):
+            if Path(log).stat().st_mtime < since - SKEW:
+                continue
+            text = Path(log).read_bytes().decode(errors="replace").rstrip()  # read_text would make \r a new line
+            if text:
+                lines += [line.rsplit("\r", 1)[-1] for line in text.split("\n")[-END:]]
+                break
+    return "".join(f"\n    {line}" for line in lines)
 
 
 def named(record: Any) -> str:

@@ -156,6 +156,16 @@ def test_a_log_says_where_by_what_and_when_it_was_made(monkeypatch: pytest.Monke
     assert row["versions"] == {name: metadata.version(name) for name in ("pipelag", "torch", "torchvision", "numpy")}
 
 
+def test_a_log_names_the_job_of_slurm_that_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_PARTITION": "gpu"}
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    assert "slurm" not in environment("cpu", 1)
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    assert environment("cpu", 1)["slurm"] == {"job": "7", "nodes": "n[1-2]", "partition": "gpu"}
+
+
 def git(folder: Path, *words: str) -> str:
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     done = subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True)

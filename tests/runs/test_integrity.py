@@ -339,6 +339,16 @@ def test_two_processes_do_not_make_a_run_of_any_kind_at_once(tmp_path: Path) -> 
         carry_out(of, tmp_path / str(number), "cpu", 1)
 
 
+def test_a_run_that_srun_has_started_several_times_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`srun --ntasks 4 pipelag run`: one of them trains, and the others should not only speak of waiting."""
+    with alone(tmp_path / "partial"):
+        for tasks, hint in (("1", False), ("4", True)):
+            monkeypatch.setenv("SLURM_STEP_NUM_TASKS", tasks)
+            with pytest.raises(PipelagError, match="another process is at work in .*choose another folder") as refused:
+                carry_out(spec(), tmp_path, "cpu", 1)
+            assert ("srun has started 4 processes of this command" in str(refused.value)) == hint
+
+
 def test_what_a_kill_while_publishing_left_is_gone_when_the_run_is_made(tmp_path: Path) -> None:
     left, others = [tmp_path / ".0123456789ab.json", tmp_path / ".ba9876543210.yaml"], tmp_path / ".notes.json"
     for path in (*left, others):

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pipelag import cores
 from pipelag.commands.arguments import location, whole
 from pipelag.distributed.launch.torchrun import leads, workers_here
 from pipelag.errors import PipelagError
@@ -59,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
         raise PipelagError(
             f"the number of runs is {len(specs)}, but that of folders (--out) {len(args.out)}; give each run its own"
         )
-    threads = args.threads or before(args.config or (), specs) or cores()
+    threads = args.threads or before(args.config or (), specs) or cores.count()
     with ExitStack() as stack:
         for out in args.out if leads() else ():
             stack.enter_context(leaving_nothing(out))
@@ -103,11 +104,6 @@ def carried_out(specs: Sequence[RunSpec], args: argparse.Namespace, threads: int
             broken, key=lambda end: isinstance(end, PipelagError)
         )  # an unexpected error first: its traceback is kept
     return 0
-
-
-def cores() -> int:
-    """The number of cores that this process may use: a cluster may give it only some of the machine's."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def before(configs: Sequence[Path], specs: Sequence[RunSpec]) -> int | None:

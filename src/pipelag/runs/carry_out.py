@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -52,6 +53,17 @@ def resolve_device(name: str, workers: int | None = None) -> str:
     return "cuda:0" if name == "cuda" and workers is None else name
 
 
+def tasks_of_srun() -> str:
+    """A hint for a folder that is taken, if srun has started this command in several processes; else empty."""
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if tasks == "1":
+        return ""
+    return (
+        f"; srun has started {tasks} processes of this command, and a run starts its workers itself: take --ntasks 1, "
+        "or start torchrun on each node"
+    )
+
+
 def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
     """Carry out the run `spec` in the folder `out`; returns the summary that was written.
 
@@ -70,7 +82,8 @@ def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
     several = spec.kind == "speed" or (spec.kind == "train" and spec.executor == "real")
     if not several or spec.options.get("links"):
         check_world(1, f"this {spec.kind} run")
-    with alone(out / "partial") if leads() else nullcontext():  # under torchrun, rank 0 holds the lock for all ranks
+    # Under torchrun, rank 0 holds the lock for all ranks.
+    with alone(out / "partial", tasks_of_srun()) if leads() else nullcontext():
         if not kind.computes:  # needs no torch
             return kind.carry_out(spec, out, "cpu", threads)
         import torch

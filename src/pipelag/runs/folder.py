@@ -274,10 +274,11 @@ def finite(value: Any) -> Any:
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:
-    """What a run was made with, and where: versions, commit, host, device, threads, precision, date (UTC)."""
+    """What a run was made with, and where: versions, commit, host, SLURM job, device, threads, precision, date."""
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "host": socket.gethostname(),
+        **({"slurm": slurm} if (slurm := slurm_job(os.environ)) else {}),
         "device": device_title(device),
         "threads": threads,
         **({"precision": precision.described(device)} if "torch" in sys.modules else {}),
@@ -287,6 +288,12 @@ def environment(device: str, threads: int) -> dict[str, Any]:
         "commit": _commit(),
         "command": ["pipelag", *sys.argv[1:]],
     }
+
+
+def slurm_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """The job of SLURM that this process belongs to, by which `sacct -j` finds it, and its nodes; else empty."""
+    names = {"job": "SLURM_JOB_ID", "nodes": "SLURM_JOB_NODELIST", "partition": "SLURM_JOB_PARTITION"}
+    return {key: environment[name] for key, name in names.items() if name in environment}
 
 
 def device_title(device: str) -> str:

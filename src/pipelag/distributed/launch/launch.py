@@ -27,8 +27,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from pipelag import cores, precision
 from pipelag import job as client
-from pipelag import precision
 from pipelag.allocator import keep_freed_memory
 from pipelag.distributed import channel
 from pipelag.distributed.heartbeat import Heartbeat, patience_of
@@ -230,9 +230,9 @@ def join(
     else:
         place, backend = torch.device("cpu"), "gloo"
         keep_freed_memory()
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        if len(cores) >= local_world * threads and namespaces.PLACE not in os.environ:  # else it is pinned already
-            os.sched_setaffinity(0, cores[here * threads : (here + 1) * threads])
+        ours = cores.own()
+        if len(ours) >= local_world * threads and namespaces.PLACE not in os.environ:  # else it is pinned already
+            os.sched_setaffinity(0, ours[here * threads : (here + 1) * threads])
     try:
         store, rank, world = next(rendezvous("env://", rank, world, timeout=STARTING))
     except dist.DistError as error:

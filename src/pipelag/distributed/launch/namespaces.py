@@ -17,6 +17,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pipelag.cores import own as own_cores
 from pipelag.distributed.launch.processes import end, watch
 from pipelag.errors import PipelagError
 from pipelag.job import QUIET, be_parent, leave_with_parent, python
@@ -98,7 +99,7 @@ def run(folder: Path, workers: int, threads: int, links: Links) -> dict[int, int
     Raises:
         NotMade: the links cannot be made on this machine (`obstacle` tells beforehand).
     """
-    plan = {"workers": workers, "threads": threads, "links": asdict(links), "cores": sorted(os.sched_getaffinity(0))}
+    plan = {"workers": workers, "threads": threads, "links": asdict(links), "cores": own_cores()}
     (folder / "links.json").write_text(json.dumps(plan))
     be_parent()
     done = subprocess.run([*ENTER, *python(), "-m", SELF, "hub", str(folder)], check=False)
