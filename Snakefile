@@ -6,7 +6,7 @@
 #   snakemake --cores all --config scale=standard            another scale (config/scales)
 from snakemake.utils import min_version
 
-min_version("9.5")
+min_version("9.14")
 
 
 configfile: "config/config.yaml"
