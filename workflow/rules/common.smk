@@ -188,9 +188,17 @@ def drawn_as(wanted):
 
 
 def asked_for(paper, result):
-    """Whether a call for everything makes this result. An optional result is made by its name first."""
-    logged = [is_done(arm.spec.id) for arm in plan[paper, result] if not arm.left_out]
-    return (bool(logged) and all(logged)) or not experiments.load_paper(paper).results[result].optional
+    """Whether a call for everything makes this result.
+
+    An optional result is made by its name first, unless all of its runs are there or other results need them.
+    """
+    runs = runs_of(paper, result)
+    return (paper, result) not in optional or (bool(runs) and all(run in needed or is_done(run) for run in runs))
+
+
+def runs_of(paper, result):
+    """The ids of the runs of a result that the scale does not leave out."""
+    return {arm.spec.id for arm in plan[paper, result] if not arm.left_out}
 
 
 def digest_of(paper, result):
@@ -341,7 +349,9 @@ runs_folder = str(experiments.run_dir(scale, "x").parent)
 # Data sets that come with pipelag or are generated are not fetched.
 fetched = sorted({*manifest.names()} & {s.data_set for s in runs.values()})
 # A paper whose results are all optional has no page until one of them is made.
-asked = [(paper, result) for paper, result in plan if asked_for(paper, result)]
+optional = {key for key in plan if experiments.load_paper(key[0]).results[key[1]].optional}
+needed = {run for key in plan if key not in optional for run in runs_of(*key)}
+asked = [key for key in plan if asked_for(*key)]
 shown = [name for name in config["papers"] if any(paper == name for paper, _ in asked)]
 drawings = [file for paper, result in asked for file in products(paper, result)]
 pages = [f"{scale.figures}/{page}.html" for page in ("index", *(f"{name}/index" for name in shown), *map("/".join, asked))]
