@@ -1,4 +1,4 @@
-"""Figures 13 and 14: which K of T1 and which D of T2 work best."""
+"""Figures 13 and 14, table 8: which K of T1 and which D of T2 work best."""
 
 from __future__ import annotations
 
@@ -71,6 +71,17 @@ def transformer_large_k(context: Context) -> Finding:
     step, text = ends_of_grid(context, "K", "translation", 1)
     holds = Difference(-step.mean, step.error, step.seeds).above()
     return trend(context, holds, text, f"the smallest K against the largest; {SEEDS}", task="translation")
+
+
+@judge(PAPER, "table_8", "t2_mends_short_annealing_here")
+def t2_mends_short_annealing(context: Context) -> Finding:
+    """Holds if the smallest K that both grids have gives a higher best BLEU with T2 than without."""
+    short, mended = "K = 15/60", "K with T2 = 15/60"
+    alone, both = (best(context, task="translation", arm=arm) for arm in (short, mended))
+    step = Difference.of(both, alone)
+    text = f"{outcomes_of(context, short, mended, task='translation')}; with T2 above it by {step.text()}"
+    end = at_the_end(context, mended, short, task="translation")
+    return trend(context, step.above(), f"{text}, {end}", SEEDS, task="translation")
 
 
 def some_k_matches(context: Context, task: str) -> Finding:
