@@ -442,7 +442,6 @@ def far_apart(arm: Arm) -> RunLog:
     return replace(run, summary=run.summary | {"data": run.summary["data"] | {"test": 10000}})
 
 
-@pytest.mark.usefixtures("nothing_logged")
 @pytest.mark.parametrize(
     ("registry", "key", "where"),
     [
@@ -458,6 +457,7 @@ def test_an_error_in_a_judge_or_a_drawing_says_in_which(
     registry: str,
     key: tuple[str, ...],
     where: str,
+    nothing_logged: None,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
