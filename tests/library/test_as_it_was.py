@@ -231,6 +231,18 @@ def test_a_rate_that_is_none_is_refused(wrong: Any) -> None:
         train(model(), rate=lambda step: wrong if step == 3 else 1.0)
 
 
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "how",
+    [{"method": "bsp", "workers": 2}, {"method": "asp", "workers": 2}, {"method": "gpipe_torch", "cuts": (1,)}],
+    ids=lambda how: how["method"],
+)
+def test_a_rate_that_is_none_is_refused_by_every_kind_of_worker(how: dict[str, Any]) -> None:
+    """torch's optimizers step up the hill at a negative rate."""
+    with pytest.raises(PipelagError, match=r"the rate schedule returns -1.0 for stage [12] in step 3; it should"):
+        train(model(), executor="real", rate=lambda step: -1.0 if step == 3 else 1.0, **({"cuts": ()} | how))
+
+
 @pytest.mark.parametrize("amounts", [(), (1.0,), (1.0,) * 9, 1.0, ("a",) * 4, (float("nan"),) * 4, None])
 def test_a_method_says_by_how_much_each_microbatch_is_changed(amounts: Any) -> None:
     class Reads:

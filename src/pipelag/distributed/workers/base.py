@@ -16,7 +16,7 @@ from pipelag.distributed.p2p import Receiver, Sender
 from pipelag.distributed.record import Record
 from pipelag.schedules import Action
 from pipelag.stage.guard import Later
-from pipelag.stage.optimizers import OptimizerFactory, placed
+from pipelag.stage.optimizers import OptimizerFactory, placed, set_rates
 from pipelag.stage.phase import Phase
 from pipelag.stage.rounded import Masters
 from pipelag.tensors import trainable
@@ -50,14 +50,22 @@ class Assignment:
         """The number of minibatches that are left of the phase."""
         return self.phase.steps - self.offset
 
+    @property
+    def begun(self) -> int:
+        """The run's step at which the phase began."""
+        return self.start - self.offset
+
+    def rate_of(self, stage: int, version: int) -> float:
+        """The factor on a stage's base rate for the update that ends a version of the phase; see `Phase.rate_of`."""
+        return self.phase.rate_of(stage, version, self.rate, self.begun)
+
     def marks(self, writer: CheckpointWriter | None) -> list[int]:
         """The numbers of minibatches of the phase after which a checkpoint is written.
 
         The last of the phase is among them, because the phase may be longer after a restart.
         """
-        first = self.start - self.offset
         ends = range(self.offset + 1, self.phase.steps + 1)
-        return [end for end in ends if writer is not None and writer.wants(first + end)]
+        return [end for end in ends if writer is not None and writer.wants(self.begun + end)]
 
 
 def received_inputs(receiver: Receiver) -> tuple[torch.Tensor, ...]:
@@ -166,6 +174,12 @@ class WholeModel(Worker):
     def part_of_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
         """The loss of this worker's part of a minibatch."""
         return trainable(self.assignment.loss(output, target))
+
+    def set_rates(self, step: int, stage: int = 1) -> None:
+        """Set the rate of the update that follows the run's minibatch `step`; the whole model is one stage."""
+        assert self.optimizer is not None
+        share = self.assignment.rate_of(stage, step - self.assignment.begun)
+        set_rates(self.optimizer, lambda stage: share)
 
     def keep_buffers(self, step: int) -> None:
         """Keep batch-norm statistics for the checkpoint after `step` minibatches, before they change again."""

@@ -18,7 +18,7 @@ from pipelag.distributed.record import Record
 from pipelag.distributed.workers.base import Assignment, WholeModel
 from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
-from pipelag.stage.optimizers import group_by_stage, set_rates
+from pipelag.stage.optimizers import group_by_stage
 
 
 class ReplicaWorker(WholeModel):
@@ -51,7 +51,7 @@ class ReplicaWorker(WholeModel):
             loss.backward()
             self.check_gradients()
             if self.optimizer is not None:
-                set_rates(self.optimizer, lambda stage, step=step: assignment.rate(step))  # type: ignore[misc]
+                self.set_rates(step)
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
             self.record.losses[step - self.start] = loss.detach()

@@ -62,12 +62,13 @@ class ParameterServer:
         """
         with self.lock:
             step = self.assignment.start + self.updates
+            share = self.assignment.rate_of(1, step - self.assignment.begun)
             if self.optimizer is not None:
                 for parameter, gradient, known in zip(
                     self.flat.parameters, self.flat.views(gradients), there, strict=True
                 ):
                     parameter.grad = gradient if known else None
-                set_rates(self.optimizer, lambda stage: self.assignment.rate(step))
+                set_rates(self.optimizer, lambda stage: share)
                 self.optimizer.step()
                 self.flat.take_back(self.flat.parameters)
             self.losses.append(torch.tensor(loss))

@@ -273,8 +273,7 @@ class StageState:
     def set_rates(self, version: int) -> None:
         """Set the rate of the update that ends a version of the phase; predictions from that version use it too."""
         if self.optimizer is not None:
-            begun = self.assignment.start - self.assignment.offset
-            share = self.phase.rate_of(self.stage, version, self.assignment.rate, begun)
+            share = self.assignment.rate_of(self.stage, version)
             set_rates(self.optimizer, lambda stage: share)
 
     # What is left behind -------------------------------------------------------------------------------------------

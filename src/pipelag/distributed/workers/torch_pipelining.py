@@ -22,7 +22,7 @@ from pipelag.distributed.workers.base import Assignment, WholeModel
 from pipelag.errors import PipelagError
 from pipelag.randomness import preserved_randomness, seed_stage
 from pipelag.schedules.library import gpipe, one_f_one_b_flush
-from pipelag.stage.optimizers import group_by_stage, set_rates
+from pipelag.stage.optimizers import group_by_stage
 from pipelag.tensors import alone, as_tuple, unchanged_buffers
 
 # The classes of torch.distributed.pipelining, by the function that builds the same schedule here.
@@ -107,7 +107,7 @@ class TorchWorker(WholeModel):
             if last:
                 self.record.losses[step - self.start] = torch.stack(losses).mean().detach()
             if self.optimizer is not None:
-                set_rates(self.optimizer, lambda stage, step=step: assignment.rate(step))  # type: ignore[misc]
+                self.set_rates(step, self.stage)
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
             self.mark()
