@@ -345,7 +345,11 @@ def check_sizes(batches: Any, count: int, phases: Sequence[Phase], even: bool) -
         _check_even(batches[:count])
     if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset) or batches.drop_last:
         return
-    tail = len(batches.dataset) % batches.batch_size if batches.batch_size else 0  # type: ignore[arg-type]
+    try:  # the sampler may draw fewer samples than the data set holds, or more
+        samples = len(batches.sampler)  # type: ignore[arg-type]
+    except TypeError:
+        return
+    tail = samples % batches.batch_size if batches.batch_size else 0
     if not tail or count < len(batches):
         return
     parts = next((phase.microbatches for phase in phases if tail % phase.microbatches), 0)

@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 import pipelag
 from pipelag import Phase, methods
@@ -281,6 +281,18 @@ def test_what_fits_is_taken() -> None:
         assert pipelag.train(layers(), batches).metrics
     assert len(pipelag.train(layers(), Stream(), steps=2).metrics) == 2
     assert pipelag.train(layers(), PAIRS, cuts=(numpy.int64(1),), steps=numpy.int64(2)).delays.forward == (2, 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("samples", "fits"), [(2, True), (3, False), (6, True)])
+def test_a_loaders_last_minibatch_follows_from_what_its_sampler_draws(samples: int, fits: bool) -> None:
+    """The data set has four samples, of which a sampler may draw some, or some twice."""
+    loader = DataLoader(Samples(), batch_size=2, sampler=RandomSampler(Samples(), True, samples))
+    how: dict[str, Any] = {"method": "gpipe", "cuts": (1,), "microbatches": 2}
+    if fits:
+        assert len(pipelag.train(layers(), loader, **how).metrics) == samples // 2
+        return
+    with pytest.raises(pipelag.PipelagError, match="the loader's last minibatch has 1 samples instead of 2"):
+        pipelag.train(layers(), loader, **how)
 
 
 def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:

@@ -356,3 +356,26 @@ def test_buffers_that_a_models_state_leaves_out_are_kept(tmp_path: Path) -> None
     with pytest.raises(Broken):
         run(Recorder(at=6), checkpoints=tmp_path)
     assert run(start=1, checkpoints=tmp_path).metrics == unbroken.metrics
+
+
+class Masked(nn.Module):
+    """Has a buffer that is not part of its state, as tables of positions and masks often are not."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        if size:
+            self.register_buffer("mask", torch.ones(size), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * getattr(self, "mask", torch.ones(1))[:1]
+
+
+def test_buffers_outside_a_models_state_may_be_new_but_not_of_another_shape(tmp_path: Path) -> None:
+    def run(steps: int, size: int, folder: Path | None = tmp_path) -> pipelag.TrainedRun:
+        model = [*convolutional(), Masked(size)]
+        return pipelag.train(model, Noise(), cuts=(3,), steps=steps, optimizer=sgd, checkpoints=folder)
+
+    run(3, 0)
+    assert run(5, 2).metrics == run(5, 2, None).metrics
+    with pytest.raises(PipelagError, match="is of another model; continue with that model, or delete it"):
+        run(7, 3)

@@ -73,7 +73,7 @@ class TrainingCheckpoint:
                 self._check(path, saved, training)
                 training.load_state_dict(saved["training"])
                 for name, buffer in training.model.named_buffers():
-                    buffer.copy_(saved["buffers"][name])
+                    buffer.copy_(saved["buffers"].get(name, buffer))  # one that a model's state leaves out may be new
                 self.past, self.done = saved.get("like", {}), training.done
                 warn_of_others(self.path.parent, self.past, self.like, self.done)
                 if training.done == self.total:
@@ -100,7 +100,9 @@ class TrainingCheckpoint:
 
     def _check(self, path: Path, saved: Mapping[str, Any], training: SimulatedTraining) -> None:
         done, phase = saved["training"]["done"], saved["training"]["phase"]
-        if not fits(saved["training"]["model"], training.model):
+        buffers = training.model.named_buffers()
+        alike = all(saved["buffers"].get(name, buffer).shape == buffer.shape for name, buffer in buffers)
+        if not alike or not fits(saved["training"]["model"], training.model):
             raise PipelagError(f"the checkpoint {path} is of another model; continue with that model, or delete it")
         if done > self.total:
             raise PipelagError(
