@@ -323,3 +323,18 @@ def test_layers_are_as_they_were_after_a_step_and_after_an_error() -> None:
 def test_what_has_nothing_to_share_says_so(phase: Phase, why: str) -> None:
     training, _ = trained(convolutional(), [phase], True, Noise())
     assert why in str(training.without_groups(0))
+
+
+def test_a_forward_that_another_library_has_put_into_a_layer_stays_there() -> None:
+    model, calls = convolutional(), list[torch.Size]()
+    norm = next(part for part in model.modules() if isinstance(part, nn.BatchNorm2d))
+    usual = norm.forward
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x.shape)
+        return usual(x)
+
+    norm.forward = counted  # type: ignore[method-assign]
+    training, _ = trained(model, [Phase(get("gpipe"), STEPS, CUTS, microbatches=PARTS)], True, Noise())
+    assert training.without_groups(0) == "" and norm.forward is counted
+    assert len(calls) > STEPS * PARTS

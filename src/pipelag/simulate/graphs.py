@@ -149,9 +149,11 @@ class Graphs:
         recording is made of the first minibatch whose form is that of the one before. Minibatches of another form (such
         as a shorter last one) are eager.
         """
+        if not self.open:
+            return None
         parameters = self.recording.parameters if self.recording is not None else own_parameters(pipeline)
         stepped = self.recording.stepped if self.recording is not None else parameters_of(pipeline)
-        if not self.open or any(map(is_not, map(GRADIENT, chain(parameters, stepped)), repeat(None))):
+        if any(map(is_not, map(GRADIENT, chain(parameters, stepped)), repeat(None))):
             return None  # there are gradients already, and an eager backward adds to them
         leaves, spec = tree_flatten((inputs, targets))
         form = form_of(leaves, spec, pipeline.device)

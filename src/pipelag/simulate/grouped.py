@@ -268,13 +268,16 @@ class Apart:
             seed_stage(seed, number, stage, self.device)
             self.states += [state_of(self.device)] if len(microbatches) > 1 else []
         layers = self.layers if len(microbatches) > 1 else []
+        own = [vars(layer).get("forward") for layer, _ in layers]  # set by other libraries, perhaps
         for layer, drawn in layers:
             layer.forward = partial(self._each, layer.forward, len(microbatches), drawn)
         try:
             yield
         finally:
-            for layer, _ in layers:
+            for (layer, _), forward in zip(layers, own, strict=True):
                 del layer.forward
+                if forward is not None:
+                    layer.forward = forward
 
     def _each(self, forward: Callable[..., torch.Tensor], count: int, drawn: bool, x: Any, *rest: Any) -> torch.Tensor:
         """A layer's output for a run, computed microbatch by microbatch."""
