@@ -82,7 +82,8 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]  # in the range that NumPy's and to
 Options = Annotated[dict[str, Any], AfterValidator(lambda options: plain(options, "the options"))]
 T = TypeVar("T")
 Tuple = Annotated[tuple[T, ...], Field(strict=False)]  # a list is taken too
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=100)]  # fits into a path and a shell command
+NAMES = r"^[A-Za-z0-9_.-]+$"
+Name = Annotated[str, Field(pattern=NAMES, max_length=100)]  # fits into a path and a shell command
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -184,6 +185,8 @@ def _expected(each: ErrorDetails) -> str:
     kind, ctx = each["type"], each.get("ctx", {})
     if each["loc"][-1:] == ("[key]",):
         return "under another key: " + (WANTED.get(kind) or each["msg"]).format(**ctx)
+    if kind == "string_pattern_mismatch" and ctx["pattern"] != NAMES:
+        return f"a string of the form {ctx['pattern']}"
     wanted = WANTED.get(kind)
     return wanted.format(**ctx) if wanted else f"something else ({each['msg']})"
 

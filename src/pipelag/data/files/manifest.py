@@ -6,19 +6,17 @@ described by its own `manifest.yaml`. Both are checked strictly: a sum under a m
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
-from pipelag.errors import PipelagError, unknown
+from pipelag.errors import unknown
 from pipelag.files import read_yaml, yaml_of
-from pipelag.typed import Closed
+from pipelag.typed import Closed, mistake
 
 MD5 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 SHA256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -162,30 +160,4 @@ def _validated(model: type[_Model], content: Any, source: str) -> _Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise PipelagError(f"{source}: {_complaint(model, error)}") from error
-
-
-def _complaint(model: type[BaseModel], error: ValidationError) -> str:
-    """The first mistake that pydantic found, with its place and, for an unknown key, the nearest valid one."""
-    first = error.errors()[0]
-    if not first["loc"]:
-        return f"this should be a mapping with {', '.join(model.model_fields)}"
-    *parents, last = first["loc"]
-    if first["type"] != "extra_forbidden":
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
-    place = ".".join(map(str, parents)) or "the top level"
-    valid = sorted(_keys_at(model, parents))
-    near = difflib.get_close_matches(str(last), valid, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else "no key has a similar name"
-    return f"unknown key '{last}' at {place}; {hint} (valid: {', '.join(valid)})"
-
-
-def _keys_at(model: type[BaseModel], location: Sequence[int | str]) -> Iterable[str]:
-    """The keys that are valid at `location` in a document described by `model`."""
-    kind: Any = model
-    for part in location:
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            kind = kind.model_fields[str(part)].annotation
-        else:  # dict[str, X] or tuple[X, ...]
-            kind = next(inner for inner in get_args(kind) if inner not in (str, ...))
-    return kind.model_fields.keys()  # type: ignore[no-any-return]
+        raise mistake(error, content, model).at(source) from error
