@@ -267,6 +267,7 @@ def test_layers_are_spread_over_stages_to_the_nearest_layer() -> None:
             "unknown name 'many' of a number of checkpoints; it",
         ),
         ({"method": "pipemare", "settings": {"annealing": {"share": [0, 4]}}}, {}, "above 0 and at most 1"),
+        ({"method": "pipemare", "settings": {"annealing": {"share": [1.5, 4]}}}, {}, "in whole numbers, above 0"),
         ({"method": "pipemare", "settings": {"decay": 1.0}}, {}, "T2's decay D should be between 0 and 1, not 1.0"),
         ({"stage_lr_times": {1: "fast"}}, {}, "the factor on a stage's rate is 'fast', which is not a number"),
         ({}, {"data": {"name": "digits", "options": {"sise": 28}}}, "unknown option 'sise' of data set 'digits'"),
@@ -286,6 +287,8 @@ def test_a_method_is_asked_about_the_stages_and_microbatches_that_a_run_has() ->
     deep = {"model": {"name": "resnet110"}, "batch": 17 * 32, "microbatches": 17}
     interleaved = {"method": "1f1b_interleaved", "cuts": ["1-33"]}  # 34 stages over 17 workers
     assert one(interleaved, **deep).phases[0].stages == 34
+    deeper = deep | {"model": {"name": "resnet362"}, "batch": 150, "microbatches": 150}
+    assert one(interleaved | {"cuts": ["1-299"]}, **deeper).phases[0].stages == 300  # more than are tried first
     for arm, microbatches, sentence in (
         (interleaved, 16, "into which 34 stages and 16 microbatches do not divide"),
         ({"method": "bidirectional", "cuts": ["1-32"]}, 2, "of stages and of microbatches, not 33 and 2"),

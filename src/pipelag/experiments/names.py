@@ -36,10 +36,8 @@ def check_names(spec: RunSpec, where: str) -> None:
         _known("method", phase.method, METHODS, where)
         if spec.executor == "real" and METHODS[phase.method].random is not None:
             raise PipelagError(f"{where}: {random_for_real(phase.method)}")
-        # Whether stages and microbatches divide as a method needs it shows with their own numbers only. But deriving
-        # 1,712 stages' delays takes seconds.
-        pipeline = min(phase.stages, MOST_DERIVED), phase.microbatches
-        refused = refusal(phase.method, json.dumps(phase.options, sort_keys=True), *pipeline)
+        options = json.dumps(phase.options, sort_keys=True)
+        refused = refusal(phase.method, options, phase.stages, phase.microbatches)
         if refused:
             raise PipelagError(f"{where}: {refused}")
 
@@ -73,15 +71,22 @@ def check_data(name: str, options: Mapping[str, Any]) -> None:
 def refusal(method: str, options: str, stages: int, microbatches: int) -> str:
     """Why a method cannot run a pipeline; empty if it can. Cached, as many arms ask the same.
 
+    Deriving the delays of 1,712 stages takes seconds, so `MOST_DERIVED` stages are tried first. If these are refused,
+    the pipeline's own number may still divide as the method needs it.
+
     options: the method's options as JSON text.
     """
     from pipelag.methods import get
 
-    try:
-        get(method, **json.loads(options)).delays(stages, microbatches)
-    except PipelagError as error:
-        return str(error)
-    return ""
+    refused = ""
+    for count in dict.fromkeys((min(stages, MOST_DERIVED), stages)):
+        try:
+            get(method, **json.loads(options)).delays(count, microbatches)
+        except PipelagError as error:
+            refused = str(error)
+        else:
+            return ""
+    return refused
 
 
 def models() -> set[str]:

@@ -139,10 +139,12 @@ def _share(share: Any, steps: int, setup: Setup, where: str) -> int:
     try:
         above, below = share
         share = proper((int(above), int(below)))
+        if share != (float(above), float(below)):  # 1.5 is no numerator
+            raise ValueError
     except (TypeError, ValueError) as error:
         raise PipelagError(
-            f"{where}: a share is [numerator, denominator], above 0 and at most 1, or a name among the setup's shares, "
-            f"not {shown(share)}"
+            f"{where}: a share is [numerator, denominator] in whole numbers, above 0 and at most 1, or a name among "
+            f"the setup's shares, not {shown(share)}"
         ) from error
     return max(1, steps * share[0] // share[1])
 
