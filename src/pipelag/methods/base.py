@@ -138,7 +138,7 @@ class Method:
                 f"method '{self.name}' changes the gradient of a whole minibatch (its `update`), but microbatches may "
                 "each have read different weights; use microbatches=1"
             )
-        if "microbatches" not in signature(self.build).parameters or self.random or self.update:
+        if "microbatches" not in signature(self.build).parameters or self.random is not None:
             raise PipelagError(
                 f"method '{self.name}' cannot split a minibatch; use microbatches=1, or a method that splits "
                 "minibatches, such as gpipe or pipedream"

@@ -10,7 +10,6 @@ replicas updates once in r minibatches, so its t counts rounds.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -24,6 +23,7 @@ from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
 from pipelag.simulate.graphs import Graphs
 from pipelag.simulate.grouped import Grouped, Lags
+from pipelag.simulate.late import LateGradients
 from pipelag.simulate.rounds import Buffers, Rounds
 from pipelag.stage import together
 from pipelag.stage.flat_step import FlatStep
@@ -86,18 +86,14 @@ class SimulatedPipeline:
         self.device = device or next((p.device for s in stages for p in s.parameters()), torch.device("cpu"))
         self.rounded = masters is not None
         self.computing = partial(computing, self.device, self.rounded)
-        # With random delays of the gradient: the last minibatches' gradients, newest first, per stage and parameter.
-        self.old_gradients: deque[list[list[torch.Tensor | None]]] | None = None
-        law = self.method.random
-        if law is not None and law.of == "gradient":
-            self.old_gradients = deque(maxlen=law.bound(self.method.taus(count)) + 1)
-        self.weights = []
+        self.weights: list[StageWeights] = []
+        self.late = LateGradients.of(self.method, count, seed, self.weights)
         groups = apart(optimizer)
         by_reference = not (graphs or grouped or self.recompute)
         for number, stage in enumerate(self.stages, start=1):
             flat = flat_of(stage.parameters(), masters, groups)
             back = max(*self.delays.forward_lags[number - 1], *self.delays.backward_lags[number - 1])
-            back = 0 if self.old_gradients is not None else back
+            back = 0 if self.late is not None else back
             self.weights.append(
                 StageWeights(
                     flat, self.method, number, count, self.delays, optimizer, flat.parameters, back, by_reference
@@ -150,10 +146,7 @@ class SimulatedPipeline:
             with self.flat_step.watching():
                 together.prepare(self.made)
         self._observed("start", t)
-        drawn = self._drawn(t)
-        forward: Sequence[Sequence[int]] = [[lag] for lag in drawn] or self.delays.forward_lags
-        backward: Sequence[Sequence[int]] = [[lag] for lag in drawn] or self.delays.backward_lags
-        reads = {"F": forward, "B": backward}
+        reads = self._reads(t)
         show = partial(self._show, reads, t * self.microbatches)
         total = self.graphs.loss(self, inputs, targets, show)
         if total is not None:
@@ -182,7 +175,7 @@ class SimulatedPipeline:
                 with self._buffers_of(number, m), self.computing(), self.guards[number - 1]():
                     value = self._first(stage, value, number, read) if self.recompute else stage(value)
                 value = self._handed_on(value, number)
-                if self.recompute and self._alike(number - 1, m, reads["F"], reads["B"]):
+                if self.recompute and self._alike(number - 1, m, reads):
                     outputs[number] = value
             loss = self.part_of_loss(value, target)
             if self.segments:
@@ -260,11 +253,12 @@ class SimulatedPipeline:
         """A stage's output as the next stage gets it; the last stage's output as it is."""
         return crossing(value, number) if number < len(self.stages) else value
 
-    def _alike(self, index: int, m: int, forward: Sequence[Sequence[int]], backward: Sequence[Sequence[int]]) -> bool:
+    def _alike(self, index: int, m: int, reads: Lags) -> bool:
         """Whether a stage may skip recomputing microbatch m, since its backward reads what its forward read."""
         if self.spare_memory or self.segments:
             return False
-        return self.weights[index].alike(self.version(index, m, forward), self.version(index, m, backward))
+        forward, backward = (self.version(index, m, reads[kind]) for kind in ("F", "B"))
+        return self.weights[index].alike(forward, backward)
 
     def _recomputed(
         self, entered: list[Any], read: list[BuffersRead], outputs: dict[int, Any], target: torch.Tensor, m: int
@@ -303,23 +297,13 @@ class SimulatedPipeline:
                 self._observed("B", m // self.microbatches, segment)
             gradients = backward_through(value, gradients, inputs)
 
-    def _drawn(self, t: int) -> list[int]:
-        """Per stage, the random age of the weights that minibatch t reads; empty if the method does not draw such."""
+    def _reads(self, t: int) -> Lags:
+        """The lags of the versions that minibatch t reads, by kind of pass; drawn for t if the method draws them."""
         law = self.method.random
         if law is None or law.of == "gradient":
-            return []
-        return law.draw(self.method.taus(len(self.stages)), self.seed, t)
-
-    def _exchange_gradients(self, t: int) -> None:
-        """Keep minibatch t's gradient, and give each stage its block of an older one (PipeMare, equation 16)."""
-        law, old = self.method.random, self.old_gradients
-        assert law is not None and old is not None
-        old.appendleft([[p.grad for p in weights.flat.parameters] for weights in self.weights])
-        drawn = law.draw(self.method.taus(len(self.stages)), self.seed, t)
-        for index, (weights, delay) in enumerate(zip(self.weights, drawn, strict=True)):
-            for parameter, gradient in zip(weights.flat.parameters, old[min(t, delay)][index], strict=True):
-                # A copy: the optimizer may write into the gradient, and a later step may use it again.
-                parameter.grad = None if gradient is None else gradient.clone()
+            return {"F": self.delays.forward_lags, "B": self.delays.backward_lags}
+        drawn = [[age] for age in law.draw(self.method.taus(len(self.stages)), self.seed, t)]
+        return {"F": drawn, "B": drawn}
 
     def update(self, step: int) -> None:
         """Update every stage whose period ends with this minibatch, at this step's rates."""
@@ -334,8 +318,8 @@ class SimulatedPipeline:
         if self.optimizer is None:
             return
         self.updating = True  # and remains so if anything fails from here on
-        if self.old_gradients is not None:
-            self._exchange_gradients(t)
+        if self.late is not None:
+            self.late.exchange(t)
         ending = self.rounds.ending(t, self.microbatches) if self.rounds is not None else None
         moved = [weights for index, weights in self.moved if ending is None or index in ending]
         together.before_step(moved)
@@ -393,8 +377,8 @@ class SimulatedPipeline:
         """
         self.refuse_broken()
         state: dict[str, Any] = {"weights": [weights.state_dict() for weights in self.weights]}
-        if self.old_gradients is not None:
-            state["gradients"] = list(self.old_gradients)
+        if self.late is not None:
+            state["gradients"] = list(self.late.kept)
         if self.rounds is not None:
             state["rounds"] = self.rounds.sums
         if self.buffers is not None:
@@ -407,12 +391,8 @@ class SimulatedPipeline:
         for weights, saved in zip(self.weights, state["weights"], strict=True):
             weights.load_state_dict(saved)
         self.grouped.load_state_dict(state.get("grouped", {}))
-        if self.old_gradients is not None:
-            self.old_gradients.clear()
-            self.old_gradients.extend(
-                [[g if g is None else g.to(self.device) for g in stage] for stage in gradients]
-                for gradients in state["gradients"]
-            )
+        if self.late is not None:
+            self.late.restore(state["gradients"], self.device)
         if self.rounds is not None:
             self.rounds.restore(state["rounds"], self.device)
         if self.buffers is not None:

@@ -38,7 +38,7 @@ def why_eager(pipeline: SimulatedPipeline, parts: nn.Module) -> str:
         "a minibatch goes through in several microbatches": pipeline.microbatches > 1,
         "the forward is run again before the backward": bool(pipeline.recompute),
         "stages have replicas, whose gradients are kept over a round": pipeline.rounds is not None,
-        "the method keeps old gradients": pipeline.old_gradients is not None,
+        "the method keeps old gradients": pipeline.late is not None,
         "autocast is on": torch.is_autocast_enabled(pipeline.device.type),
         "the model lies on several devices": len({tensor.device for tensor in tensors}) > 1,
         "recurrent layers run without cuDNN": any(guard.recurrent for guard in pipeline.guards),

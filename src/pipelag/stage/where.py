@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pipelag.errors import PipelagError
+from pipelag.models.cut import name_of
 
 
 def noted(error: BaseException, step: int, stages: Sequence[nn.Module]) -> None:
@@ -40,8 +41,7 @@ def layer_in(frame: FrameType, stages: Sequence[nn.Module]) -> tuple[int, str] |
         if known.get("self") is stage and isinstance(stage, nn.Sequential):
             before = sum(map(len, stages[: number - 1]))  # type: ignore[arg-type]
             layer = before + 1 + [*stage].index(known["module"])
-            name = getattr(known["module"], "label", type(known["module"]).__name__)
-            return number, f"layer {layer} ({name}), input {shape_of(known.get('input'))}"
+            return number, f"layer {layer} ({name_of(known['module'])}), input {shape_of(known.get('input'))}"
     return None
 
 

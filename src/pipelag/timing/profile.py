@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from pipelag.allocator import keep_freed_memory
 from pipelag.errors import PipelagError, kind_of, noting, shown
-from pipelag.models.cut import layers_of
+from pipelag.models.cut import layers_of, name_of
 from pipelag.stage.where import shape_of
 from pipelag.tensors import as_tuple, kept_for_backward, own_outputs, unchanged_buffers, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
@@ -107,8 +107,7 @@ def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hid
             clock.read()
             if turn < warmup:
                 forward, backward = [[] for _ in layers], [[] for _ in layers]
-    names = [getattr(layer, "label", type(layer).__name__) for layer in layers]
-    times = zip(names, forward, backward, strict=True)
+    times = zip(map(name_of, layers), forward, backward, strict=True)
     return Profile(
         tuple(LayerTime(i, n, median(f), median(b), *sizes[i - 1]) for i, (n, f, b) in enumerate(times, start=1))
     )
@@ -134,8 +133,7 @@ def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]
         received = _detached(value, differentiable=index > 0)
         weights = {p.untyped_storage().data_ptr() for p in layer.parameters()}
         known = weights | {t.untyped_storage().data_ptr() for t in as_tuple(received)}
-        name = getattr(layer, "label", type(layer).__name__)
-        where = f"while profiling: layer {index + 1} ({name}), input {shape_of(received)}"
+        where = f"while profiling: layer {index + 1} ({name_of(layer)}), input {shape_of(received)}"
         with noting(where), kept_for_backward(known) as kept_bytes:
             value = layer(received)
         # The next layer keeps this layer's output as its input. Its bytes are counted there, as `out` of this layer.

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from pipelag.models.cut import name_of
+from pipelag.stage.recompute import fresh
 from pipelag.tensors import as_tuple, own_outputs, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device, data_sheet
@@ -113,7 +114,7 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
     once = weight_bytes(list(model))
     unrolled = Unrolled()
     for number, layer in enumerate(model, start=1):
-        received = _detached(value)
+        received = fresh(value)
         keep = Saved({id_of(p) for p in layer.parameters()} | {id_of(t) for t in as_tuple(received)})
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
         with hooks, Roofline(sheet) as forward, unrolled.into(forward):
@@ -139,9 +140,3 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
             )
         )
     return Profile(tuple(rows))
-
-
-def _detached(value: Any) -> Any:
-    """The value as leaves of the graph, which require a gradient where it did: not a batch or frozen layers' output."""
-    copies = tuple(t.detach().requires_grad_(t.requires_grad) for t in as_tuple(value))
-    return copies if isinstance(value, tuple) else copies[0]
