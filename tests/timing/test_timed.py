@@ -325,12 +325,12 @@ def test_every_method_has_a_schedule_that_can_be_timed() -> None:
 
 def test_traces_open_in_chrome(tmp_path: Path) -> None:
     rows = [
-        {"worker": 0, "start": 0.0, "end": 1.0, "kind": "F", "stage": 1, "minibatch": 0, "reads": 0, "writes": None},
-        {"worker": 1, "start": 1.0, "end": 3.0, "kind": "B", "stage": 2, "minibatch": 0, "reads": 0, "writes": 1},
+        {"worker": 0, "start": 0.0, "end": 1e-3, "kind": "F", "stage": 1, "minibatch": 0, "reads": 0, "writes": None},
+        {"worker": 1, "start": 1e-3, "end": 3e-3, "kind": "B", "stage": 2, "minibatch": 0, "reads": 0, "writes": 1},
     ]
-    write_trace(rows, tmp_path / "trace.json", second=1e-3)
+    write_trace(rows, tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert events == trace_events(rows, 1e-3)
+    assert events == trace_events(rows)
     boxes = [event for event in events if event["ph"] == "X"]
     assert [(box["name"], box["ts"], box["dur"], box["tid"]) for box in boxes] == [
         ("1F0", 0.0, 1000.0, 0),

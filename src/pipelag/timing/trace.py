@@ -36,12 +36,12 @@ def transfer_rows(timing: Timing) -> list[dict[str, Any]]:
     ]
 
 
-def trace_events(rows: Iterable[Mapping[str, Any]], second: float = 1.0) -> list[dict[str, Any]]:
+def trace_events(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Complete ("X") trace events from timeline rows, one track per worker, times in microseconds.
 
     Args:
-        rows: each has worker, start, end, kind, stage and minibatch; other keys become the event's arguments.
-        second: how many seconds one unit of `start` and `end` is.
+        rows: each has worker, start and end (seconds, or time units, shown as seconds), kind, stage and minibatch;
+            other keys become the event's arguments.
     """
     events: list[dict[str, Any]] = []
     named: set[int] = set()
@@ -59,8 +59,8 @@ def trace_events(rows: Iterable[Mapping[str, Any]], second: float = 1.0) -> list
                 "tid": worker,
                 "name": f"{row['stage']}{kind}{row['minibatch']}",
                 "cat": NAMES.get(kind, kind),
-                "ts": row["start"] * second * 1e6,
-                "dur": (row["end"] - row["start"]) * second * 1e6,
+                "ts": row["start"] * 1e6,
+                "dur": (row["end"] - row["start"]) * 1e6,
                 "cname": COLOURS.get(kind, "grey"),
                 "args": {key: value for key, value in row.items() if key not in plain and value is not None},
             }
@@ -68,7 +68,7 @@ def trace_events(rows: Iterable[Mapping[str, Any]], second: float = 1.0) -> list
     return events
 
 
-def write_trace(rows: Iterable[Mapping[str, Any]], path: Path, second: float = 1.0) -> None:
+def write_trace(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write timeline rows as a trace file, to be opened at ui.perfetto.dev or in chrome://tracing."""
-    content = {"traceEvents": trace_events(rows, second), "displayTimeUnit": "ms"}
+    content = {"traceEvents": trace_events(rows), "displayTimeUnit": "ms"}
     write_whole(path, json.dumps(content, separators=(",", ":")))
