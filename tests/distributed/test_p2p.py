@@ -38,3 +38,9 @@ def test_a_message_of_another_number_of_tensors_is_refused() -> None:
     sender = Sender(wire, 1, 2, [TensorMeta.of(torch.ones(2))])
     with pytest.raises(PipelagError, match="the output has 2 tensors, but earlier ones had 1; a stage"):
         sender.send((torch.ones(2), torch.ones(2)), "the output")
+
+
+def test_an_uneven_message_of_more_dimensions_than_its_header_states_is_refused() -> None:
+    wire = Wire(0, None, dist.HashStore(), torch.device("cpu"), "F1:0-1", uneven=True)  # type: ignore[arg-type]
+    with pytest.raises(PipelagError, match=r"the output has 8 dimensions; with uneven=True .* at most 7"):
+        Sender(wire, 1, 2).send((torch.ones([1] * 8),), "the output")

@@ -24,7 +24,7 @@ from pipelag.distributed.channel import Channel
 from pipelag.errors import PipelagError
 
 POSTED_AHEAD = 2  # receives kept open: one being filled while the other is consumed
-MOST_DIMENSIONS = 7
+MOST_DIMENSIONS = 7  # of a tensor in an uneven message
 
 
 class PeerLost(RuntimeError):
@@ -176,7 +176,8 @@ class Sender:
         """Start sending one message; `what` names the message in an error.
 
         Raises:
-            PipelagError: the number, types or (unless uneven) shapes of its tensors differ from the first message's.
+            PipelagError: the number, types or (unless uneven) shapes of its tensors differ from the first message's,
+                or an uneven message has too many dimensions.
         """
         begin = time.perf_counter()
         metas = [TensorMeta.of(tensor) for tensor in tensors]
@@ -198,6 +199,11 @@ class Sender:
                 raise PipelagError(
                     f"{what} has shape {list(now.shape)}, but earlier ones had {list(first.shape)}; drop or pad "
                     "the last partial minibatch, or pass uneven=True, so that each message states its shapes"
+                )
+            if self.wire.uneven and len(now.shape) > MOST_DIMENSIONS:
+                raise PipelagError(
+                    f"{what} has {len(now.shape)} dimensions; with uneven=True a stage may pass on at most "
+                    f"{MOST_DIMENSIONS}"
                 )
         header = [header_of(metas)] if self.wire.uneven else []
         out = header + [meta.wire(tensor.detach()) for meta, tensor in zip(self.metas, tensors, strict=True)]
