@@ -33,7 +33,7 @@ from pipelag.distributed import gather
 from pipelag.distributed.job import Job
 from pipelag.distributed.launch import processes
 from pipelag.distributed.launch.launch import WorkerFailed, first_cause, launch, leave_report
-from pipelag.distributed.p2p import PeerLost, reaching
+from pipelag.distributed.p2p import PeerLost, reaching, told_of_loss
 from pipelag.distributed.record import Record
 from pipelag.distributed.training import RealTraining
 from pipelag.errors import PipelagError
@@ -148,6 +148,16 @@ def test_the_keyboards_signal_to_one_worker_is_one_sentence(capfd: pytest.Captur
         launch(interrupted, 2)
     assert time.monotonic() - began < 120  # of which nearly all is the start
     assert capfd.readouterr().err == ""
+
+
+def test_the_end_of_the_workers_store_is_no_traceback() -> None:
+    """A launcher kills its workers and ends their store: on a busy machine, some see the end of the store first."""
+    store = dist.TCPStore(processes.LOOPBACK, 0, is_master=True, wait_for_workers=False)
+    worker = dist.TCPStore(processes.LOOPBACK, store.port, is_master=False, wait_for_workers=False)
+    del store
+    with pytest.raises(RuntimeError) as caught:
+        worker.get("key")
+    assert told_of_loss(caught.value).startswith("it lost its connection to the workers' store (")
 
 
 def dying(job: Job) -> None:

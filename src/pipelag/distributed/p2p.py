@@ -54,13 +54,15 @@ def said_of(error: BaseException) -> str:
 
 
 def told_of_loss(error: BaseException) -> str:
-    """The message of an error that means the loss of another rank; empty for any other error.
+    """The message of an error that means the loss of another rank or of the workers' store; empty for any other error.
 
     >>> told_of_loss(RuntimeError("[/gloo/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:17. Check the logs"))
     'it lost its connection to another (Connection closed by peer [127.0.0.1]:17)'
     """
     if isinstance(error, PeerLost):
         return str(error)
+    if isinstance(error, dist.DistNetworkError):  # the launcher ends it before a killed worker of the warm process does
+        return f"it lost its connection to the workers' store ({said_of(error)})"
     # gloo's collectives (DDP, the sums of replicas) raise a plain RuntimeError that names their source file.
     in_gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
     return f"it lost its connection to another ({said_of(error)})" if in_gloo else ""

@@ -292,7 +292,8 @@ def main(words: Sequence[str]) -> int:
         try:
             leave_report({"message": message, "peer_lost": peer_lost, "bad_input": bad_input} | more, folder, rank)
         except OSError as error:
-            print(f"pipelag: rank {rank}: {message}", file=sys.stderr, flush=True)
+            if folder.exists():  # else the launcher has ended, and no one reads a report
+                print(f"pipelag: rank {rank}: {message}", file=sys.stderr, flush=True)
             os._exit(NO_ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1)
         os._exit(1)  # at once: a normal exit would wait for connections to workers that may be gone
 
