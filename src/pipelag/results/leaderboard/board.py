@@ -7,7 +7,6 @@ from statistics import fmean, mean
 
 from pipelag import methods
 from pipelag.report.tables import Cell, Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import learned, listing
@@ -198,7 +197,7 @@ def table(context: Context) -> Drawn:
     if profile is not None:
         weights = sum(layer.weight_bytes for layer in profile.layers) / 2**20
         notes.append(f"One copy of all weights takes {weights:.2f} MiB; kept activations take the rest.")
-    return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
+    return Drawn.tabled(context, rows, columns, notes)
 
 
 def best_of(context: Context, arms: Iterable[str]) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Cell, Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.leaderboard.board import LOOK_AHEAD, SEQUENTIAL_NADAM
@@ -76,7 +75,7 @@ def table(context: Context) -> Drawn:
         rows.append({"method": with_momentum(context, arm), "copies": copies(context, arm), **costs})
     columns = [Col("method", "method"), Col("weight copies", "copies")]
     columns += [Col(title, f"{work} {stages}", group=GROUPS[work]) for (work, stages), title in works.items()]
-    return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES + meanings(arms) + unlearned(context)))
+    return Drawn.tabled(context, rows, columns, NOTES + meanings(arms) + unlearned(context))
 
 
 def ends(context: Context, arm: str, work: str, stages: int, drawn: bool = False) -> dict[int, float]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from pipelag.report.tables import Cell, Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, trend
@@ -45,7 +44,7 @@ def table(context: Context) -> Drawn:
     columns = [Col("stages", "stages"), Col("method", "method")]
     columns += [Col(training, training, group="accuracy %") for training in trainings]
     notes = [SPREAD, *unlearned(context), *dashes(context)]
-    return Drawn(table=tabulated(rows, columns, context.result.caption, notes, rule_by="stages"))
+    return Drawn.tabled(context, rows, columns, notes, rule_by="stages")
 
 
 def saved_by(training: str) -> Judge:

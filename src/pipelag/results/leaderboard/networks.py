@@ -6,7 +6,6 @@ from collections.abc import Callable
 from statistics import fmean
 
 from pipelag.report.tables import Cell, Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, all_of, every_run, exact, trend, with_spread
@@ -98,11 +97,8 @@ def table(context: Context) -> Drawn:
     names = ("arm", "network", "start", "writer")
     keys = [tuple(item.arm.labels[name] for name in names) for item in context.select(what="learning")]
     ordered: list[Key] = sorted(dict.fromkeys(keys), key=lambda key: key[0] != PLAIN)  # type: ignore[arg-type]
-    return Drawn(
-        table=tabulated(
-            [row_of(context, key) for key in ordered], COLUMNS, context.result.caption, notes(context), "pipeline"
-        )
-    )
+    rows = [row_of(context, key) for key in ordered]
+    return Drawn.tabled(context, rows, COLUMNS, notes(context), rule_by="pipeline")
 
 
 def notes(context: Context) -> list[str]:

@@ -13,7 +13,6 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, listing, trend
@@ -147,7 +146,7 @@ def table(context: Context) -> Drawn:
     notes = NOTES + [LAST] * any(0 < row["place"][0] <= 1 for row in rows)
     notes += [BOUNDS] * any(str(row.get("rate", ""))[:1] in ("≤", "≥") for row in rows)
     notes += meanings(context.values("arm")) + unlearned(context) + dashes(context) + untried(context)
-    return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
+    return Drawn.tabled(context, rows, columns, notes)
 
 
 def untried(context: Context) -> list[str]:

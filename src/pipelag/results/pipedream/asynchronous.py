@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.arrivals import BETWEEN, Gain, in_words
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
@@ -87,7 +87,7 @@ def text_asp(context: Context) -> Drawn:
             f"once for {replicas[0]} of them at {rate:g}; no other rate was tried for ASP",
         ]
     notes += [f"trained differently from the paper: {short}"] if short else []
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 @judge(PAPER, "text_asp", "less_efficient")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import agreed, measured
@@ -231,7 +231,7 @@ def gpipe_comparison(context: Context) -> Drawn:
         Col("ours (%)", lambda row: slowdown(context, row[1], row[0]["depth"]), "{:.0f}"),
     ]
     notes = ["GPipe recomputes activations in the backward; memory 16 GB, at most 8 microbatches per stage"]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 @judge(PAPER, "text_gpipe_comparison", "slower_shallow")
@@ -317,7 +317,7 @@ def headline_other(context: Context) -> Drawn:
         Col("least", "least", "{:.2f}x", "ours"),
         Col("most", "most", "{:.2f}x", "ours"),
     ]
-    return Drawn(table=table(rows, cols, context.result.caption))
+    return Drawn.tabled(context, rows, cols)
 
 
 def in_words(gains: dict[str, float]) -> str:
@@ -353,4 +353,4 @@ def flexflow(context: Context) -> Drawn:
         Col("ours", lambda row: row[2], "{:.2f}x"),
     ]
     notes = ["FlexFlow itself is not run: the same hybrid plan without pipelining is"]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import listing, measured
@@ -93,7 +93,7 @@ def memory_bound(context: Context) -> Drawn:
         Col("data parallelism (GB)", lambda pair: footprint(pair)[1], "{:.2f}"),
         Col("factor", lambda pair: max(footprint(pair)[0]) / footprint(pair)[1], "{:.2f}"),
     ]
-    return Drawn(table=table(by_model(context).items(), cols, context.result.caption))
+    return Drawn.tabled(context, by_model(context).items(), cols)
 
 
 def versions(log: RunLog) -> list[int]:
@@ -145,7 +145,7 @@ def memory_over_stages(context: Context) -> Drawn:
         "factor: the worst worker's memory over that of a worker of data parallelism",
         "equally many stages may be cut elsewhere on another cluster, for its links differ",
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 @judge(PAPER, "text_memory_over_stages", "stays")
@@ -348,7 +348,7 @@ def communication(context: Context) -> Drawn:
         Col("saved (%)", lambda e: percent(e, SEVERAL), "{:.0f}", SEVERAL_STAGES),
     ]
     notes = [note for entry in entries(context) for note in entry.small_minibatches((PRINTED, RING, SEVERAL))]
-    return Drawn(table=table(entries(context, extra=True), cols, context.result.caption, notes))
+    return Drawn.tabled(context, entries(context, extra=True), cols, notes)
 
 
 def saving(entry: Entry, reading: str) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.arrivals import BETWEEN
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
@@ -87,7 +87,7 @@ def table_1(context: Context) -> Drawn:
         words = f", but differently from the paper: {short}" if short else ""
         notes.append(f"to target, ours: from trainings of {listed(list(trained))}{words}")
         notes += arrivals(context, trained)
-    return Drawn(table=table(entries(context, extra=True), cols, context.result.caption, notes))
+    return Drawn.tabled(context, entries(context, extra=True), cols, notes)
 
 
 def idle_stages(plan: Row | None) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
-from pipelag.report.tables import Cell, Col, table
+from pipelag.report.tables import Cell, Col
 from pipelag.results.arrivals import BETWEEN, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
@@ -243,7 +243,7 @@ def headline_tta(context: Context) -> Drawn:
     notes = ["the paper's configurations: epochs as trained, time per epoch as simulated; S2VT is not trained"]
     notes += [f"trained differently from the paper: {short}"] if short else []
     notes += arrivals(context, [model for models in TASKS.values() for model in models])
-    return Drawn(table=table(context.result.reported.items(), cols, context.result.caption, notes))
+    return Drawn.tabled(context, context.result.reported.items(), cols, notes)
 
 
 def as_fast(task: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean, stdev
 from typing import Any
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.arrivals import BETWEEN, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
@@ -130,7 +130,7 @@ def table_3(context: Context) -> Drawn:
     ]
     notes += [why] if (why := unreached(context, "translation")) else []
     notes += [context.releases()] if context.releases() else []
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Task"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="Task")
 
 
 def used(context: Context, row: dict[str, Any]) -> float | None:

@@ -7,7 +7,7 @@ from math import log2
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import exact, listing
@@ -104,7 +104,7 @@ def table_4(context: Context) -> Drawn:
         Col("paper", "with", "{:g}", "exponent with"),
         Col("counted", counted(1), "{:.2f}", "exponent with"),
     ]
-    return Drawn(table=table(context.result.reported, cols, context.result.caption))
+    return Drawn.tabled(context, context.result.reported, cols)
 
 
 def exponents_of(context: Context, mode: str) -> Finding:
@@ -150,7 +150,7 @@ def table_5(context: Context) -> Drawn:
     notes = [
         "the paper's numbers compare orders of growth; counted, heads and inner stages each hold about P^(3/2) / 2"
     ]
-    return Drawn(table=table(context.result.reported, cols, context.result.caption, notes))
+    return Drawn.tabled(context, context.result.reported, cols, notes)
 
 
 @judge(PAPER, "table_5", "one_over_root")
@@ -177,7 +177,7 @@ def t2_buffer(context: Context) -> Drawn:
         Col("paper (%)", lambda arm: context.result.reported[arm]),
         Col("counted (%)", lambda arm: added(context, arm) if context.log(arm=arm) else None, "{:.1f}"),
     ]
-    return Drawn(table=table(context.values("arm"), cols, context.result.caption))
+    return Drawn.tabled(context, context.values("arm"), cols)
 
 
 def buffer_of(context: Context, arm: str) -> Finding:
@@ -219,7 +219,7 @@ def compute_share(context: Context) -> Drawn:
         Col("counted (%)", counted(0), "{:.2f}", "share of recomputation"),
     ]
     notes = ["floating-point operations of convolutions and matrix products; recomputation is one more forward"]
-    return Drawn(table=table(context.values("arm"), cols, context.result.caption, notes))
+    return Drawn.tabled(context, context.values("arm"), cols, notes)
 
 
 @judge(PAPER, "text_recompute_compute_share", "a_quarter")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, exact, sized
@@ -95,7 +95,7 @@ def table_2(context: Context) -> Drawn:
     notes += [why for task in TASK_OF.values() if (why := unreached(context, task))]
     notes += reasons(context)
     notes += [context.releases()] if context.releases() else []
-    return Drawn(table=table(context.result.reported, cols, context.result.caption, notes, rule_by="Task"))
+    return Drawn.tabled(context, context.result.reported, cols, notes, rule_by="Task")
 
 
 def at_least_sync(context: Context, dataset: str, arm: str) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import fmean
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, all_of, exact, sized
@@ -55,7 +55,7 @@ def headline(context: Context) -> Drawn:
         Col("ours", lambda row: row[2], "{:.2f}x"),
     ]
     notes = ["the paper's 2.7 is over PipeMare without T2's buffer, and not what its formula gives (ambiguity B3)"]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 def pipedream_over(context: Context, average: float) -> float:
@@ -165,4 +165,4 @@ def quality_bound(context: Context) -> Drawn:
     trained = [name for task in TASK_OF.values() if (name := trained_as(context, task))]
     notes += [f"trained here: {'; '.join(trained)}"] if trained else []
     notes += reasons(context)
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Task"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="Task")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from pipelag.report.tables import Cell, Col, table
-from pipelag.results.context import Context, tidy
+from pipelag.report.tables import Cell, Col
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
 from pipelag.results.pipemare.quality import BySeed, final, last_cell, mean_text
@@ -54,7 +54,7 @@ def length(context: Context) -> Drawn:
     cols += [Col(TITLES[each], f"below {each}", group="below Sync, points") for each in LENGTHS]
     notes = ["Below Sync of the same length: mean ± half the 95 % interval over seeds, paired."]
     notes += [context.releases()] if context.releases() else []
-    return Drawn(table(rows, cols, context.result.caption, notes), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 @judge(PAPER, "length", "longer_is_better_here")

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.experiments import arms
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.logs import Item
@@ -100,7 +100,7 @@ def settings(context: Context) -> Drawn:
     text = ("optimizer", "betas")
     cols = [Col("", "who")]
     cols += [Col(name, key, "{}" if key in text else "{:.3g}") for key, name in SETTINGS.items() if key in known]
-    return Drawn(table=table(rows, cols, context.result.caption, reasons(context)))
+    return Drawn.tabled(context, rows, cols, reasons(context))
 
 
 def all_else(context: Context) -> str:
@@ -155,4 +155,4 @@ def grids(context: Context) -> Drawn:
     if trained:
         notes.append("ours: one grid at a time, where the paper tunes one after the other; " + all_else(context))
     notes += ["the bold optima of the paper's table are lost in its text; they follow from sections 3.1, 4 and C.1"]
-    return Drawn(table=table(context.result.reported, cols, context.result.caption, notes, rule_by="Task of the paper"))
+    return Drawn.tabled(context, context.result.reported, cols, notes, rule_by="Task of the paper")

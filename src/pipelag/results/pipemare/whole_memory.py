@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
@@ -86,7 +86,7 @@ def activation_memory(context: Context) -> Drawn:
         "and does not recompute",
         "PipeDream keeps as many as PipeMare by A.2; its own 1F1B schedule would keep about half",
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 @judge(PAPER, "text_activation_memory", "major")

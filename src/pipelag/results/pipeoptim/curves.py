@@ -7,7 +7,7 @@ from contextlib import suppress
 from statistics import fmean
 
 from pipelag.report.frames import Axis, Lines
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, half_a_unit, sized, trend
@@ -310,7 +310,7 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
         "Best test accuracies (%), means over a model's seeds; below, the mean of the models' gains. Recomputing, a "
         "second forward reads the weights of the backward (ambiguity D18)."
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 def mean_gain(context: Context, activations: str = RECOMPUTED) -> Difference:

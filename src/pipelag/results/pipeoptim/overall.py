@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import (
@@ -223,7 +223,7 @@ def table_6(context: Context) -> Drawn:
     notes += splits(context)
     if (guessed := chance(context)) > NOTABLE:
         notes.append(f"Of so few classes five guesses are right {guessed:.0f} % of the time (ours, top-5).")
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="model"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="model")
 
 
 @judge(PAPER, "table_6", "total_time")
@@ -310,7 +310,7 @@ def text_headline_speedup(context: Context) -> Drawn:
         for arm, value in context.result.reported.items()
     ]
     cols = [Col("over", "approach"), Col("ours", "ours", "{:.2f}x"), Col("paper", "paper", "{:.2f}x")]
-    return Drawn(table=table(rows, cols, context.result.caption, [note, *updates(context)]))
+    return Drawn.tabled(context, rows, cols, [note, *updates(context)])
 
 
 def mean_gains(context: Context, models: Iterable[str] = TARGETS) -> dict[str, Difference]:
@@ -343,7 +343,7 @@ def text_overall_accuracy(context: Context) -> Drawn:
         Col("paper", "most", "{:+.2f}", "the larger of two (points)"),
     ]
     notes = ["Of table VI the mean gain over PipeDream-2BW is 0.235 (D8).", *lacking, *updates(context)]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 def gains_in_words(gains: Mapping[str, Difference]) -> str:

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
@@ -156,7 +156,7 @@ def text_throughput(context: Context) -> Drawn:
             rows.append({"model": f"AdamW, {words[what]}, paper", GPIPE: reported["over_GPipe_AdamW_percent"][place]})
     cols = [Col("model", "model"), Col("optimizer", "optimizer")]
     cols += [Col(f"over {other}", other, "{:+z.2f} %", "throughput of PipeOptim") for other in others]
-    return Drawn(table=table(rows, cols, context.result.caption, misfits(context)))
+    return Drawn.tabled(context, rows, cols, misfits(context))
 
 
 def gains(context: Context, other: str, optimizer: str = "") -> dict[str, float]:

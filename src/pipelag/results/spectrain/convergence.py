@@ -8,7 +8,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.arrivals import BETWEEN, Arrival, Arrivals, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
@@ -343,7 +343,7 @@ def headline_time(context: Context) -> Drawn:
     notes += by_network(context, readings)
     notes += [f"trained differently from the paper: {short}"] if short else []
     notes += [f"–: {'; '.join(lacking)}"] if lacking else []
-    return Drawn(table=table(rows, cols, context.result.caption, [*notes, *below_tables(context)], rule_by="Models"))
+    return Drawn.tabled(context, rows, cols, [*notes, *below_tables(context)], rule_by="Models")
 
 
 def by_network(context: Context, readings: dict[str, dict[str, Any]]) -> list[str]:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
@@ -174,7 +174,7 @@ def text_prediction_rmse(context: Context) -> Drawn:
     notes += ["ours: mean ± one standard deviation over seeds"] if len(context.logged(arm=SPECTRAIN)) > 1 else []
     notes += [f"different from the paper: {short}"] if short else []
     notes += [*filter(None, [seldom(context)]), FORESEEN, *below_tables(context)]
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Method"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="Method")
 
 
 @judge(PAPER, "text_prediction_rmse", "far_below")

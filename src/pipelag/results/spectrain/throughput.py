@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS
@@ -359,7 +359,7 @@ def headline_throughput(context: Context) -> Drawn:
         *left_idle(context),
         *filter(None, [methods_timed(context)]),
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="DualPipe over"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="DualPipe over")
 
 
 def left_idle(context: Context) -> list[str]:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 from statistics import fmean
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import (
@@ -163,7 +163,7 @@ def table_1(context: Context) -> Drawn:
         "A run that ends near chance does not learn; no claim is judged by an arm with such a run.",
         *below_tables(context),
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Model"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="Model")
 
 
 def mean_order(piped: str) -> Judge:

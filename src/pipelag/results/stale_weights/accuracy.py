@@ -10,7 +10,7 @@ import pandas as pd
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.panels import MANY
 from pipelag.report.tables import Cell, Col, table
-from pipelag.results.context import Context, tidy
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, by_seed
 from pipelag.results.logs import Item
@@ -82,7 +82,7 @@ def table_1(context: Context) -> Drawn:
         rows += [paper, ours]
     cols = [Col("CNN", "model"), Col("", "source"), Col("layers", "layers")]
     cols += [Col(name, key) for key, name in STAGES.items()]
-    return Drawn(table(rows, cols, context.result.caption, unlogged(context), rule_by="CNN"))
+    return Drawn.tabled(context, rows, cols, unlogged(context), rule_by="CNN")
 
 
 @drawing(PAPER, "table_2", "text_headline_accuracy_drop")
@@ -106,9 +106,7 @@ def table_2(context: Context) -> Drawn:
     cols += [Col(arm, key, "{:.2f}") for key, arm in arms.items()]
     interval = f"Drops: {INTERVAL}"
     more = ([interval] if any("±" in str(r) for r in rows) else []) + [counted_twice(context, arms.values())]
-    return Drawn(
-        table(rows, cols, context.result.caption, notes(context, *more), rule_by="CNN"), data=tidy(context.items)
-    )
+    return Drawn.tabled(context, rows, cols, notes(context, *more), rule_by="CNN")
 
 
 def counted_twice(context: Context, names: Iterable[str]) -> str:
@@ -169,7 +167,7 @@ def table_3(context: Context) -> Drawn:
     )
     accuracies = table(rows, cols, context.result.caption, notes(context, more))
     accuracies.rules = [1, len(rows) - 2]
-    return Drawn(accuracies, data=tidy(context.items))
+    return Drawn(accuracies)
 
 
 @drawing(PAPER, "control")
@@ -189,7 +187,7 @@ def control(context: Context) -> Drawn:
         Col("at equal rates", "beyond", "{}", "lost, points"),
     ]
     more = f"Lost: {INTERVAL}"
-    return Drawn(table(rows, cols, context.result.caption, notes(context, more)), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, notes(context, more))
 
 
 @drawing(PAPER, "hybrid_control")
@@ -201,7 +199,7 @@ def hybrid_control(context: Context) -> Drawn:
         rows.append({"arm": as_run(context, arm), "ours": context.accuracy(arm=arm).text(), "above": above})
     cols = [Col("training", "arm"), Col("accuracy %", "ours"), Col("above pipelined, points", "above")]
     more = f"Above: {INTERVAL}", "Pipelined at both rates: the pipeline goes on, at the rate at which the hybrid does."
-    return Drawn(table(rows, cols, context.result.caption, notes(context, *more)), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, notes(context, *more))
 
 
 @drawing(PAPER, "precision")
@@ -217,7 +215,7 @@ def precision(context: Context) -> Drawn:
         rows.append({"arm": arm, **each, "change": change})
     cols = [Col("arm", "arm"), *(Col(name, name, "{}", "final accuracy %") for name in PRECISIONS)]
     cols.append(Col("bfloat16 minus float32", "change", "{}"))
-    return Drawn(table(rows, cols, context.result.caption, notes(context)), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, notes(context))
 
 
 @drawing(PAPER, "length")
@@ -241,7 +239,7 @@ def length(context: Context) -> Drawn:
         "Gained, lost: mean ± half the 95 % interval over the seeds that both have, paired; with one seed, that of the "
         "test set's samples."
     )
-    return Drawn(table(rows, cols, context.result.caption, notes(context, more)), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, notes(context, more))
 
 
 @drawing(PAPER, "table_4")
@@ -267,7 +265,7 @@ def table_4(context: Context) -> Drawn:
         Col("ours", "ours", "{}", "accuracy %"),
     ]
     sentences = [*notes(context), *filter(None, [rates_of(context)])]
-    return Drawn(table(rows, cols, context.result.caption, sentences), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, sentences)
 
 
 @drawing(PAPER, "table_7")
@@ -296,7 +294,7 @@ def table_7(context: Context) -> Drawn:
         Col("one rate in both partitions", "one", "{}", "our accuracy %"),
     ]
     more = 'Printed as "071", "0701", "0.001", "0:001", "0.001". The other partition\'s rate is 0.1 in the paper.'
-    return Drawn(table(rows, cols, context.result.caption, notes(context, more)))
+    return Drawn.tabled(context, rows, cols, notes(context, more))
 
 
 def first_rate(item: Item) -> float:

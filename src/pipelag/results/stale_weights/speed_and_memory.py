@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from pipelag.report.tables import Cell, Col, table
-from pipelag.results.context import Context, tidy
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, by_seed
 from pipelag.results.stale_weights.accuracy import Row, notes, vector, vector_of
@@ -91,7 +91,7 @@ def table_5(context: Context) -> Drawn:
         "non-pipelined block, without the hand-over between them."
     )
     sentences = notes(context, SIMULATED, *timed_on(context), composed)
-    return Drawn(table(rows, cols, context.result.caption, sentences, rule_by="ResNet"), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, sentences, rule_by="ResNet")
 
 
 def timed_vector(context: Context, model: str) -> str | None:
@@ -122,7 +122,7 @@ def headline_speedup(context: Context) -> Drawn:
         Col("paper", "theirs", "{:.0f}", "speedup / 2, %"),
         Col("ours", "used", "{:.0f}", "speedup / 2, %"),
     ]
-    return Drawn(table(rows, cols, context.result.caption, notes(context, *timed_on(context))))
+    return Drawn.tabled(context, rows, cols, notes(context, *timed_on(context)))
 
 
 @drawing(PAPER, "text_hybrid_average_gain")
@@ -151,7 +151,7 @@ def average_gain(context: Context) -> Drawn:
         cols += [Col("gain", f"{first}gain", "{:+.2f}", group)]
     gains = table(rows, cols, context.result.caption, notes(context, SIMULATED))
     gains.rules = [len(rows) - 1]
-    return Drawn(gains, data=tidy(context.items))
+    return Drawn(gains)
 
 
 def gain_text(context: Context, model: str) -> str | None:
@@ -194,7 +194,7 @@ def table_6(context: Context) -> Drawn:
         "No count of a fixed number of tensors per block gives 67 % at depth 20 and 58 % at depth 56: it has the form "
         "(a + 4n)/(b + 7n) for n blocks per group, b >= 0, and the printed values need b < 0."
     )
-    return Drawn(table(rows, cols, context.result.caption, [counting, outlier], rule_by="ResNet"))
+    return Drawn.tabled(context, rows, cols, [counting, outlier], rule_by="ResNet")
 
 
 def quantities(
@@ -203,7 +203,7 @@ def quantities(
     """A small table for a claim in the text; each line is a quantity, the paper's value and ours."""
     rows = [{"quantity": q, "paper": p, "ours": o} for q, p, o in lines]
     cols = [Col("quantity", "quantity"), Col(theirs, "paper", "{:.2f}"), Col("ours", "ours", "{:.2f}")]
-    return Drawn(table(rows, cols, context.result.caption, sentences))
+    return Drawn.tabled(context, rows, cols, sentences)
 
 
 @drawing(PAPER, "text_hybrid_speedup_bound")
@@ -262,7 +262,7 @@ def memory_vs_pipedream(context: Context) -> Drawn:
         "VGG-16 with its original 4096-wide classifier, one register pair after layer 2. The first reading was chosen "
         "among these because it comes near the printed savings."
     ]
-    return Drawn(table(rows, cols, context.result.caption, sentences, rule_by="VGG-16 on"))
+    return Drawn.tabled(context, rows, cols, sentences, rule_by="VGG-16 on")
 
 
 @drawing(PAPER, "text_vs_gpipe_speedup")
@@ -332,4 +332,4 @@ def potential_speedup(context: Context) -> Drawn:
     sentences = [
         "Stages take one cycle each; the last forward and the first backward share one. Over one accelerator alone."
     ]
-    return Drawn(table(rows, cols, context.result.caption, sentences))
+    return Drawn.tabled(context, rows, cols, sentences)
