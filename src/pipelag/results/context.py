@@ -228,8 +228,7 @@ def _lengths(runs: Sequence[Item]) -> list[str]:
     for item in runs:
         spec, log = item.arm.spec, item.log
         assert spec.model is not None and log is not None
-        data = log.summary.get("data") or {}
-        what = f"{titles.network(spec.model.name)} on {data.get('title', data.get('name', '?'))}"
+        what = f"{titles.network(spec.model.name)} on {log.data.get('title', log.data.get('name', '?'))}"
         steps_of.setdefault(what, []).append(spec.steps)
     replicated = any(max(phase.replicas, default=1) > 1 for item in runs for phase in item.arm.spec.phases)
     unit = "minibatches (a stage with n replicas updates once per n minibatches)" if replicated else "updates"

@@ -121,13 +121,12 @@ def compared(source: str, scale: Scale, base: list[Trained], runs: list[Trained]
     """The evidence from an arm's runs. The baseline must have all their seeds."""
     (item, phase), spec = runs[0], runs[0][0].arm.spec
     assert item.log is not None and spec.model is not None and spec.data is not None and spec.optimizer is not None
-    data = item.log.summary.get("data") or {}
     return Evidence(
         phase.method,
         source,
         scale.name,
         spec.model.name,
-        str(data.get("title", spec.data.name)),
+        str(item.log.data.get("title", spec.data.name)),
         spec.optimizer.name,
         phase.stages,
         tuple(phase_of(item)["forward_delays"]),

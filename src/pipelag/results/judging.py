@@ -21,7 +21,7 @@ from pipelag.errors import PipelagError, unknown
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, RunLog, Share
 from pipelag.results.multiplicity import two_sided
-from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged, SeedTest, any_one, resting_on
+from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged, SeedTest, any_one, if_logged, resting_on
 
 LEAST_BLEU = 1.0  # a model that answers every sentence with the same few words stays below this
 # Student's t, two-sided 95 %, by degrees of freedom.
@@ -65,7 +65,7 @@ def measured(context: Context, holds: bool | None, why: str, tolerance: str, **l
 
 def on_gpus(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
     """The finding on a claim about times or speedups of GPUs, which times of processor cores cannot decide."""
-    devices = {item.log.environment.get("device", "") for item in context.select(**labels) if item.log is not None}
+    devices = {log.environment.get("device", "") for log in context.logs(**labels)}
     cores = sorted(device for device in devices if device.endswith("cores)"))
     if cores:
         here = f"only GPUs can decide this, and here the workers are cores of {' and '.join(cores)}"
@@ -169,6 +169,11 @@ def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
     raise NotLogged(f"{named} has no log" + (f" ({why})" if why else ""))
 
 
+def logs_by_seed(context: Context, named: str, **labels: str) -> dict[int, RunLog]:
+    """The logs of `every_run`, by seed."""
+    return {seed: item.log for seed, item in every_run(context, named, **labels).items() if item.log is not None}
+
+
 def together(values: Sequence[float]) -> float | None:
     """The standard error of a sum or difference of shares; None unless every share has one."""
     errors = [value.error for value in values if isinstance(value, Share) and value.error is not None]
@@ -180,6 +185,11 @@ def minus(a: float, b: float) -> Share:
     share = Share(a - b)
     share.error = together((a, b))
     return share
+
+
+def gaps(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
+    """The differences a - b (`minus`) by seed, for the seeds that both have."""
+    return {seed: minus(a[seed], b[seed]) for seed in a if seed in b}
 
 
 def average(values: Sequence[float]) -> Share:
@@ -219,7 +229,7 @@ def best_bleu(log: RunLog) -> float | None:
 
 def classes_of(log: RunLog) -> int | None:
     """The number of classes in a run's data; None if it is not logged."""
-    classes: int | None = (log.summary.get("data") or {}).get("classes")
+    classes: int | None = log.data.get("classes")
     return classes
 
 
@@ -276,6 +286,11 @@ class Difference:
             return cls(gaps[0], None if error is None else 1.96 * error, 1)
         return cls(fmean(gaps), quantile(len(gaps)) * stdev(gaps) / math.sqrt(len(gaps)), len(gaps))
 
+    @classmethod
+    def from_zero(cls, values: Mapping[int, float]) -> Difference:
+        """Values by seed as a difference from zero, which can be tested against bounds."""
+        return cls.of(values, dict.fromkeys(values, 0.0))
+
     def above(self, bound: float = 0.0) -> bool | None:
         """Whether a - b is above a bound; None if the bound lies in the interval, or seeds are too few for a test."""
         return self._told(bound, upwards=True)
@@ -327,6 +342,16 @@ class Difference:
         seeds += ", too few to tell" if self.seeds < LEAST_SEEDS.get() else ""
         error = "" if self.error is None else f" ± {self.error:.{digits}f}"
         return f"{self.mean:+.{digits}f}{error} ({seeds})"
+
+
+def ahead(context: Context, arm: str, other: str, **labels: str) -> Difference:
+    """By how many points an arm ends above another, paired over seeds: the difference of their `by_seed`."""
+    return Difference.of(by_seed(context, arm=arm, **labels), by_seed(context, arm=other, **labels))
+
+
+def text_of(difference: Callable[[], Difference]) -> str | None:
+    """A difference in words for a table; None where a log for it is missing."""
+    return if_logged(lambda: difference().text())
 
 
 def agreed(*readings: bool | None) -> bool | None:

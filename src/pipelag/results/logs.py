@@ -47,6 +47,15 @@ class RunLog:
     environment: dict[str, Any]
 
     @property
+    def data(self) -> dict[str, Any]:
+        """What the run was trained on, as its summary describes it; empty for a run without data."""
+        return self.summary.get("data") or {}
+
+    def evaluations(self, metric: str) -> list[dict[str, Any]]:
+        """The log lines that have a value of a metric."""
+        return [row for row in self.rows if row.get(metric) is not None]
+
+    @property
     def accuracy(self) -> float | None:
         """Final test accuracy in percent; None if the run diverged."""
         final = self.summary.get("final")
@@ -58,7 +67,7 @@ class RunLog:
         An accuracy of words has none, because the number of words is not logged.
         """
         words = "bleu" in (self.summary.get("final") or {})
-        return Share.of(percent, None if words else (self.summary.get("data") or {}).get("test"))
+        return Share.of(percent, None if words else self.data.get("test"))
 
     def bleu(self, row: Mapping[str, Any]) -> Share:
         """The BLEU of an evaluation, with its standard error by bootstrap if that is logged."""
@@ -70,6 +79,11 @@ class RunLog:
     def diverged_at(self) -> int | None:
         """The step at which the loss stopped being finite; None if it never did."""
         return self.summary.get("diverged_at")
+
+
+def curve(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
+    """Pairs (epoch, value) of a run's evaluations; empty without a log."""
+    return [(row["epoch"], row[metric]) for row in log.evaluations(metric)] if log else []
 
 
 def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:

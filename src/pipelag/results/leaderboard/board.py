@@ -162,7 +162,7 @@ def measured_notes(context: Context) -> dict[str, str]:
     """By column, how the speedups on real workers were measured, as their logs say."""
 
     def of(what: str, told: Callable[[RunLog], str]) -> list[str]:
-        return sorted({told(item.log) for item in context.select(what=what) if item.log is not None})
+        return sorted(set(map(told, context.logs(what=what))))
 
     days = of("speed", lambda log: str(log.environment.get("date", ""))[:10])
     when = "all on one day" if len(days) == 1 else f"on {len(days)} days"

@@ -169,7 +169,7 @@ def over_rates(context: Context) -> Drawn:
     """
     rows: list[dict[str, Any]] = []
     for arm in context.values("arm"):
-        items = [item for item in context.select(arm=arm) if item.log is not None]
+        items = context.logged(arm=arm)
         seeds: dict[float, set[int]] = {}
         for item in items:
             seeds.setdefault(rate_of(item), set()).add(item.arm.seed)

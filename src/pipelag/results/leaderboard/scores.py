@@ -21,7 +21,7 @@ from pipelag.results.judging import (
     trend,
 )
 from pipelag.results.logs import Item
-from pipelag.results.verdict import Finding, NotLogged
+from pipelag.results.verdict import Finding, NotLogged, if_logged
 
 Run = TypeVar("Run")
 Price = tuple[Mapping[int, float], Mapping[int, float]]  # accuracies by seed: of a baseline, of an arm
@@ -136,12 +136,11 @@ def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
 
 def end_text(context: Context, **labels: str) -> str | None:
     """A table's cell: the accuracy of the runs that end, and how many diverge; None without a log."""
-    items = context.select(**labels)
-    logs = [item.log for item in items if item.log is not None]
-    if not logs:
+    items = context.logged(**labels)
+    if not items:
         return None
-    accuracy = Accuracy.of(item for item in items if item.log is not None)
-    return accuracy.text() if accuracy.values else f"{len(logs)} of {len(logs)} diverge"
+    accuracy = Accuracy.of(items)
+    return accuracy.text() if accuracy.values else f"{len(items)} of {len(items)} diverge"
 
 
 def ended(*scores: Mapping[int, float]) -> list[int]:
@@ -184,10 +183,7 @@ def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, floa
 
 def lost(price: Callable[[], Price]) -> str | None:
     """How far an arm ends below its baseline, in words; None without the logs."""
-    try:
-        return above(*price())[1]
-    except NotLogged:
-        return None
+    return if_logged(lambda: above(*price())[1])
 
 
 def diverging(ends: Mapping[str, Mapping[int, float]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
@@ -26,7 +27,7 @@ from pipelag.results.plans import (
     planned,
     ratio,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
+from pipelag.results.verdict import Finding, NotLogged, if_logged, judge, log_of, need
 
 PAPER = "pipedream"
 ALONE_AT_A_TIME = "model parallel"
@@ -305,10 +306,7 @@ def headline_other(context: Context) -> Drawn:
         ("hybrid parallelism", f"{paper['over_hybrid']}x", over_hybrid),
         ("GPipe", f"{paper['over_gpipe']}x", over_gpipe),
     ):
-        try:
-            values = list(gains(context).values())
-        except NotLogged:
-            values = []
+        values = (if_logged(partial(gains, context)) or {}).values()
         row = {"scheme": scheme, "paper": printed}
         rows.append(row | {"least": min(values, default=None), "most": max(values, default=None)})
     cols = [

@@ -26,7 +26,7 @@ from pipelag.results.plans import (
     planned,
     samples_per_second,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
+from pipelag.results.verdict import Finding, if_logged, judge, log_of, need
 
 PAPER = "pipedream"
 FAST = "2x8 (B)"
@@ -37,10 +37,7 @@ def epochs_gain(context: Context, entry: Entry) -> float | None:
     model = entry.paper["model"]
     if entry.note == "80 per GPU" or model not in METRICS or entry.log is None or not entry.trained:
         return None
-    try:
-        return against_data_parallelism(context, model).mean()
-    except NotLogged:
-        return None
+    return if_logged(lambda: against_data_parallelism(context, model).mean())
 
 
 def to_target(context: Context, entry: Entry) -> float | None:
@@ -81,7 +78,7 @@ def table_1(context: Context) -> Drawn:
     notes += [note for entry in entries(context) for note in entry.small_minibatches(READINGS)]
     notes += [note for entry in entries(context) if (note := as_good(entry))]
     notes += [idle for entry in entries(context) for reading in READINGS if (idle := without_work(entry, reading))]
-    trained = dict.fromkeys(i.arm.labels["model"] for i in context.select(what="training") if i.log is not None)
+    trained = dict.fromkeys(item.arm.labels["model"] for item in context.logged(what="training"))
     if trained:
         short = context.shortfall(what="training")
         words = f", but differently from the paper: {short}" if short else ""

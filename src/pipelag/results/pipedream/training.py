@@ -10,8 +10,8 @@ from pipelag.report.tables import Cell, Col
 from pipelag.results.arrivals import BETWEEN, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, every_run, measured, sized, trend
-from pipelag.results.logs import Item
+from pipelag.results.judging import SEEDS, Difference, ahead, all_of, logs_by_seed, measured, sized, trend
+from pipelag.results.logs import Item, curve
 from pipelag.results.pipedream.entries import LANGUAGE, entries
 from pipelag.results.pipedream.targets import (
     ALIKE,
@@ -23,12 +23,11 @@ from pipelag.results.pipedream.targets import (
     Efficiency,
     against_data_parallelism,
     arrivals,
-    curve,
     goal_of,
 )
 from pipelag.results.plans import ALONE as PLAN_ALONE
 from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS, samples_per_second
-from pipelag.results.verdict import Finding, Judge, NotLogged, judge, need
+from pipelag.results.verdict import Finding, Judge, NotLogged, if_logged, judge, need
 
 PAPER = "pipedream"
 CLUSTERS = ("4x4 (A)", "2x8 (B)")
@@ -40,8 +39,7 @@ TITLES = {"accuracy": "top-1 accuracy (%)", "bleu": "BLEU"}
 def data_of(item: Item) -> str:
     """The title of a run's data set."""
     assert item.log is not None
-    data = item.log.summary.get("data") or {}
-    return str(data.get("title", data.get("name", "?")))
+    return str(item.log.data.get("title", item.log.data.get("name", "?")))
 
 
 def panel_of(model: str, items: Sequence[Item]) -> str:
@@ -53,9 +51,8 @@ def panel_of(model: str, items: Sequence[Item]) -> str:
 
 def level(context: Context, model: str, /, **runs: str) -> dict[str, float]:
     """A model's target as a horizontal line of a chart, by name; empty if the runs that it rests on have no log."""
-    try:
-        goal = goal_of(context, model, runs)
-    except NotLogged:
+    goal = if_logged(lambda: goal_of(context, model, runs))
+    if goal is None:
         return {}
     return {f"target of {model}: {goal.text}".replace(" (", "\n("): goal.value}  # two lines: a column is narrow
 
@@ -115,7 +112,7 @@ judge(PAPER, "figure_11", "as_many_epochs_here")(alike(VGG, trend))
 @judge(PAPER, "figure_11", "ends_alike_here")
 def ends_alike(context: Context) -> Finding:
     """Holds if the final accuracies of PipeDream and data parallelism are within two points, by the whole interval."""
-    gap = Difference.of(*(by_seed(context, model=VGG, arm=arm) for arm in (PIPED, ALONE)))
+    gap = ahead(context, PIPED, ALONE, model=VGG)
     return trend(
         context, gap.within(-2, 2), f"PipeDream ends {gap.text()} points above", f"two points; {SEEDS}", model=VGG
     )
@@ -228,10 +225,7 @@ def headline_tta(context: Context) -> Drawn:
     names |= {"language_modeling": "language modelling", "video_captioning": "video captioning"}
 
     def ours(row: tuple[str, float]) -> Cell:
-        try:
-            gain = headline(context, row[0])[0].evaluated.mean if row[0] in TASKS else None
-        except NotLogged:
-            return None
+        gain = if_logged(lambda: headline(context, row[0])[0].evaluated.mean) if row[0] in TASKS else None
         return "never" if gain == 0 else gain
 
     cols = [
@@ -279,12 +273,12 @@ def language_ends_alike(context: Context) -> Finding:
     """Holds if PipeDream's final perplexity is within two percent of data parallelism's, by the whole interval."""
     ends = []
     for arm in (PIPED, ALONE):
-        runs = every_run(context, f"{LANGUAGE} under {arm}", what="training", model=LANGUAGE, arm=arm)
-        finals = {seed: run.log.summary["final"] for seed, run in runs.items() if run.log is not None}
+        logs = logs_by_seed(context, f"{LANGUAGE} under {arm}", what="training", model=LANGUAGE, arm=arm)
+        finals = {seed: log.summary["final"] for seed, log in logs.items()}
         if None in finals.values():
             raise NotLogged(f"{LANGUAGE} under {arm} diverged")
         ends.append({seed: final["perplexity"] for seed, final in finals.items()})
     piped, alone = ends
-    more = Difference.of({s: 100 * (piped[s] / alone[s] - 1) for s in piped if s in alone}, dict.fromkeys(alone, 0.0))
+    more = Difference.from_zero({seed: 100 * (piped[seed] / alone[seed] - 1) for seed in piped if seed in alone})
     why = f"PipeDream's final perplexity is {more.text()} % above"
     return trend(context, more.within(-2, 2), why, f"two percent; {SEEDS}", what="training", model=LANGUAGE)

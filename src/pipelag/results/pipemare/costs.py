@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isinf
 from statistics import fmean
@@ -19,14 +19,6 @@ Rows = Sequence[Mapping[str, Any]]
 OPTIMIZER = {task: "SGD with momentum" if task in ("images", "ImageNet") else "Adam" for task in TASK_OF.values()}
 SHARED = ("target embedding", "output")  # in WMT17's Transformer these reuse the first embedding's weights
 BYTES = 4  # float32
-
-
-def or_none(value: Callable[[], float]) -> float | None:
-    """The number, or None where its log is missing."""
-    try:
-        return value()
-    except NotLogged:
-        return None
 
 
 def pipelines(context: Context, **labels: str) -> list[dict[str, Any]]:

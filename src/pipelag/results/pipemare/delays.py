@@ -11,7 +11,7 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, learned, minus, ordered, sized, trend
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, gaps, learned, ordered, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.arms import DIVERGED, all_diverged, higher, none_diverged
 from pipelag.results.pipemare.curves import compared, curves, learning, task_of
@@ -169,7 +169,7 @@ def transformer_needs_t2(context: Context) -> Finding:
 def worth(context: Context, task: str, split: str, measure: Callable[..., dict[int, float]] = best) -> dict[int, float]:
     """The points that T2 adds to T1 by seed, in the best score or another measure. split: "2" for twice the stages."""
     with_t2, t1_alone = (measure(context, task=task, arm=arm, split=split) for arm in ("T1+T2", "T1"))
-    return {seed: minus(with_t2[seed], t1_alone[seed]) for seed in with_t2 if seed in t1_alone}
+    return gaps(with_t2, t1_alone)
 
 
 def t2_worth_more(context: Context, task: str) -> Finding:

@@ -10,7 +10,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, exact, sized
 from pipelag.results.pipemare.arms import about_zero
-from pipelag.results.pipemare.costs import amortised, goal, gpipe, megabytes, memory_of, or_none, pipeline, unreached
+from pipelag.results.pipemare.costs import amortised, goal, gpipe, megabytes, memory_of, pipeline, unreached
 from pipelag.results.pipemare.quality import (
     CHOSEN,
     POINTS,
@@ -25,7 +25,7 @@ from pipelag.results.pipemare.quality import (
     reasons,
     trained_as,
 )
-from pipelag.results.verdict import Finding, judge
+from pipelag.results.verdict import Finding, if_logged, judge
 
 PAPER = "pipemare"
 ARMS = {"PipeDream": "PipeDream", "GPipe": "Sync", "PipeMare": "T1+T2", "PipeMareW": "T1+T2+W"}
@@ -61,13 +61,13 @@ def table_2(context: Context) -> Drawn:
         return last_cell(context, task=TASK_OF[row["dataset"]], arm=ARMS[row["method"]])
 
     def used(row: dict[str, Any]) -> float | None:
-        return or_none(lambda: 100 * utilisation(context, row["dataset"], row["method"]))
+        return if_logged(lambda: 100 * utilisation(context, row["dataset"], row["method"]))
 
     def memory(row: dict[str, Any]) -> float | None:
-        return or_none(lambda: memory_of(context, row["dataset"], row["method"]))
+        return if_logged(lambda: memory_of(context, row["dataset"], row["method"]))
 
     def size(row: dict[str, Any]) -> float | None:
-        return or_none(lambda: megabytes(context, row["dataset"])) if row["method"] == "GPipe" else None
+        return if_logged(lambda: megabytes(context, row["dataset"])) if row["method"] == "GPipe" else None
 
     cols = [
         Col("Task", "dataset"),

@@ -8,8 +8,8 @@ from statistics import fmean
 from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import Difference, all_of, exact, sized
-from pipelag.results.pipemare.costs import held, memory_of, or_none, pipeline, pipelines
+from pipelag.results.judging import Difference, all_of, exact, sized, text_of
+from pipelag.results.pipemare.costs import held, memory_of, pipeline, pipelines
 from pipelag.results.pipemare.quality import (
     BLEU,
     CHOSEN,
@@ -30,7 +30,7 @@ from pipelag.results.pipemare.quality import (
     reasons,
     trained_as,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, if_logged, judge
 
 PAPER = "pipemare"
 
@@ -45,9 +45,9 @@ def headline(context: Context) -> Drawn:
 
     printed = context.result.reported
     rows = [
-        ("utilisation, PipeMare over GPipe", printed["utilisation"], or_none(gain_)),
-        ("memory, PipeDream over PipeMare with T1", printed["memory"], or_none(lambda: pipedream_over(context, 0.0))),
-        ("memory, PipeDream over PipeMare with T1 and T2", None, or_none(lambda: pipedream_over(context, 1.0))),
+        ("utilisation, PipeMare over GPipe", printed["utilisation"], if_logged(gain_)),
+        ("memory, PipeDream over PipeMare with T1", printed["memory"], if_logged(lambda: pipedream_over(context, 0.0))),
+        ("memory, PipeDream over PipeMare with T1 and T2", None, if_logged(lambda: pipedream_over(context, 1.0))),
     ]
     cols = [
         Col("Ratio", lambda row: row[0]),
@@ -148,10 +148,8 @@ def quality_bound(context: Context) -> Drawn:
     rows = [(task, arm) for task in TASK_OF.values() for arm in variants(context, task)]
 
     def gap(row: tuple[str, str], measure: Callable[..., BySeed]) -> str | None:
-        try:
-            return Difference.of(*(measure(context, task=row[0], arm=arm) for arm in ("Sync", row[1]))).text()
-        except NotLogged:
-            return None
+        scores = (measure(context, task=row[0], arm=arm) for arm in ("Sync", row[1]))
+        return text_of(lambda: Difference.of(*scores))
 
     cols = [
         Col("Task", lambda row: DATASET_OF[row[0]]),

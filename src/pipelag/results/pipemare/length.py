@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 from pipelag.report.tables import Cell, Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, gaps, text_of, trend
 from pipelag.results.pipemare.quality import BySeed, final, last_cell, mean_text
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, judge
 
 PAPER = "pipemare"
 TASK, SYNC, MARE = "images", "Sync", "T1+T2"
@@ -26,7 +27,7 @@ def ends(context: Context, arm: str, length: str) -> BySeed:
 def price(context: Context, arm: str, length: str) -> BySeed:
     """By how many points an arm ends below synchronous training of the same length, by seed."""
     sync, own = (ends(context, name, length) for name in (SYNC, arm))
-    return {seed: minus(sync[seed], own[seed]) for seed in sync if seed in own}
+    return gaps(sync, own)
 
 
 def above(context: Context, arm: str, other: str, length: str = NINE) -> Difference:
@@ -42,12 +43,8 @@ def length(context: Context) -> Drawn:
         row: dict[str, Cell] = {"arm": arm}
         for each in LENGTHS:
             row[each] = last_cell(context, task=TASK, arm=arm, length=each)
-            if arm == SYNC:
-                continue
-            try:
-                row[f"below {each}"] = above(context, SYNC, arm, each).text()
-            except NotLogged:
-                row[f"below {each}"] = None
+            if arm != SYNC:
+                row[f"below {each}"] = text_of(partial(above, context, SYNC, arm, each))
         rows.append(row)
     cols = [Col("arm", "arm")]
     cols += [Col(TITLES[each], each, group="final accuracy %, trained") for each in LENGTHS]

@@ -13,7 +13,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
 from pipelag.results.pipemare.arms import about_zero, grid, number
-from pipelag.results.pipemare.costs import amortised, arrival, goal, gpipe, normalised, or_none, reach
+from pipelag.results.pipemare.costs import amortised, arrival, goal, gpipe, normalised, reach
 from pipelag.results.pipemare.curves import STYLES, compared, nothing, task_of
 from pipelag.results.pipemare.end_to_end import ARMS, imagenet_pipedream_below
 from pipelag.results.pipemare.quality import (
@@ -33,7 +33,7 @@ from pipelag.results.pipemare.quality import (
     title,
     value_of,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, NotLogged, if_logged, judge
 
 PAPER = "pipemare"
 
@@ -52,7 +52,7 @@ def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[s
     y: dict[str, Axis] = {}
     items = compared(context)
     for task in tasks:
-        alone = or_none(lambda task=task: gpipe(context, DATASET_OF[task])["utilisation"])  # type: ignore[misc]
+        alone = if_logged(lambda task=task: gpipe(context, DATASET_OF[task])["utilisation"])  # type: ignore[misc]
         where = title(context, task, stages=False)
         runs = [item for item in items if item.log is not None and task_of(item) == task]
         for item in sorted(runs, key=lambda item: order(item.arm.labels["arm"])):

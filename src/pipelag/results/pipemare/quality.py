@@ -228,7 +228,7 @@ def spec_stages(item: Item) -> int:
 
 def title(context: Context, task: str, stages: bool = True) -> str:
     """The title of a task's panel: model, data set and, with `stages`, the numbers of stages, from the logs."""
-    items = [item for item in context.select(task=task) if item.log is not None and item.arm.spec.model is not None]
+    items = [item for item in context.logged(task=task) if item.arm.spec.model is not None]
     if not items:
         return DATASET_OF.get(task, task)
     spec = items[0].arm.spec
@@ -242,4 +242,4 @@ def title(context: Context, task: str, stages: bool = True) -> str:
 
 def trained_as(context: Context, task: str) -> str:
     """The `title` of what is trained for a task here; empty where nothing of it is logged."""
-    return title(context, task) if any(item.log for item in context.select(task=task)) else ""
+    return title(context, task) if context.logged(task=task) else ""

@@ -8,7 +8,7 @@ from statistics import fmean
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, listing, minus, over_models, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, gaps, listing, over_models, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.curves import learning, nothing
 from pipelag.results.pipemare.quality import (
@@ -163,7 +163,7 @@ def correction_matters(context: Context) -> Finding:
         plain = measure(context, arm=arm, task="translation", checkpoints="none")
         counts = checkpoints(context)
         mean = over_models(measure(context, arm=arm, task="translation", checkpoints=count) for count in counts)
-        return {seed: minus(plain[seed], value) for seed, value in mean.items() if seed in plain}
+        return gaps(plain, mean)
 
     without, with_t2 = cost("T1"), cost("T1+T2")
     step, end = Difference.of(without, with_t2), Difference.of(cost("T1", final), cost("T1+T2", final))

@@ -31,7 +31,7 @@ from pipelag.results.pipemare.quality import (
     outcomes,
     title,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, NotLogged, if_logged, judge
 
 PAPER = "pipemare"
 TASK = {"figure_2": "images", "figure_3": "translation"}
@@ -96,7 +96,7 @@ def over_stages(context: Context) -> Drawn:
         micro, used, held = set(), [], []
     model = titles.network({"images": "resnet50", "translation": "transformer"}[task])
     pipeline = f"{model}, {' or '.join(map(str, sorted(micro)))} microbatches"
-    runs = [item.arm.spec for item in context.select(task=task) if item.log is not None]
+    runs = [item.arm.spec for item in context.logged(task=task)]
     pieces = sorted({spec.phases[-1].microbatches for spec in runs if spec.phases})
     trained = f"Trained: {title(context, task, stages=False)}"
     trained += f", {' and '.join(map(str, pieces))} microbatches" if pieces else ""
@@ -146,10 +146,7 @@ def scores_of(
     context: Context, method: str, setup: str, measure: Callable[..., dict[int, float]] = best
 ) -> dict[int, float]:
     """Best scores by seed, or those of another measure; empty without logs."""
-    try:
-        return measure(context, arm=method, setup=setup, task=TASK[context.name])
-    except NotLogged:
-        return {}
+    return if_logged(lambda: measure(context, arm=method, setup=setup, task=TASK[context.name])) or {}
 
 
 def hardware_rows(context: Context) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -10,7 +10,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
 from pipelag.results.pipemare.costs import BYTES, layers_of, memory, pipeline
-from pipelag.results.verdict import Finding, NotLogged, judge, log_of
+from pipelag.results.verdict import Finding, NotLogged, if_logged, judge, log_of
 
 PAPER = "pipemare"
 DATASET, TASK = "CIFAR10", "images"
@@ -70,10 +70,7 @@ def footprints(context: Context) -> dict[str, Footprint]:
 @drawing(PAPER, "text_activation_memory")
 def activation_memory(context: Context) -> Drawn:
     """Memory with activations, a row per method."""
-    try:
-        rows = [(method, size) for method, size in footprints(context).items()]
-    except NotLogged:
-        rows = []
+    rows = (if_logged(lambda: footprints(context)) or {}).items()
     cols = [
         Col("Method", lambda row: row[0]),
         Col("weights, gradients, state, kept versions (GiB)", lambda row: row[1].held, "{:.2f}"),

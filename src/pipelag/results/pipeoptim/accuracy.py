@@ -89,7 +89,7 @@ def settings(item: Item) -> dict[str, Any]:
     return {
         "optimizer": title + decay,
         "network": titles.network(spec.model.name) + (f" ({options})" if options else ""),
-        "data": (item.log.summary.get("data") or {}).get("title", spec.data.name) if item.log is not None else None,
+        "data": item.log.data.get("title", spec.data.name) if item.log is not None else None,
         "minibatch": spec.batch,
         "updates": spec.steps,
         "rate": optimizer.lr,

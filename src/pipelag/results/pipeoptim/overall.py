@@ -22,6 +22,7 @@ from pipelag.results.judging import (
     sized,
     trend,
 )
+from pipelag.results.logs import curve
 from pipelag.results.pipeoptim.curves import STYLES
 from pipelag.results.pipeoptim.targets import (
     IMAGES,
@@ -45,7 +46,6 @@ from pipelag.results.pipeoptim.training import (
     last,
     other_arms,
     panel_of,
-    points,
     scores,
     splits,
     updates,
@@ -88,8 +88,7 @@ def draw(context: Context, metric: str, title: str) -> Drawn:
 
 def chance(context: Context) -> float:
     """How often five guesses among a data set's classes are right, in %; 0 where no log has the number of classes."""
-    logs = [item.log for item in trainings(context) if item.log is not None]
-    classes = [int(count) for log in logs if (count := (log.summary.get("data") or {}).get("classes"))]
+    classes = [int(count) for log in context.logs(what=TRAINING) if (count := log.data.get("classes"))]
     return 100 * min(1.0, 5 / min(classes)) if classes else 0.0
 
 
@@ -186,7 +185,7 @@ def table_6(context: Context) -> Drawn:
         row: dict[str, Any] = dict(printed)
         row["updates"] = next((item.arm.spec.steps for item in runs if item.log is not None), None)
         for key, metric in (("own1", "accuracy"), ("own5", "top5")):
-            best = [max(value for _, value in line) for item in runs if (line := points(item.log, metric))]
+            best = [max(value for _, value in line) for item in runs if (line := curve(item.log, metric))]
             whole = fmean(best) if best and len(best) == len(runs) else None
             row[key] = "diverged" if any(map(diverged, runs)) else whole
         row["seconds"] = seconds_of_epoch(context, model, arm)

@@ -55,7 +55,7 @@ def figure_3(context: Context) -> Drawn:
 
 def words_of(context: Context) -> int | None:
     """The number of words of a review that the counted LSTM reads; None without a log."""
-    specs = [item.arm.spec for item in context.select(what="plan", model=LSTM) if item.log is not None]
+    specs = [item.arm.spec for item in context.logged(what="plan", model=LSTM)]
     return int(specs[0].options["profile"]["inputs"][0]["shape"][0]) if specs else None
 
 

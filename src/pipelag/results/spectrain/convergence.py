@@ -51,8 +51,7 @@ def steps_to(context: Context, model: str, target: float, arm: str, seed: int) -
     """When a run reaches an accuracy, in iterations. Raises `NotLogged` if it never does."""
     for item in context.select(what="training", model=model, arm=arm):
         if item.arm.seed == seed and item.log is not None:
-            tested = [row for row in item.log.rows if row.get("accuracy") is not None]
-            arrival = Arrival.of(tested, lambda row: bool(row["accuracy"] >= target), "step")
+            arrival = Arrival.of(item.log.evaluations("accuracy"), lambda row: bool(row["accuracy"] >= target), "step")
             if not arrival.never:
                 return arrival
     raise NotLogged(f"{arm} of {model} does not reach {target:.2f} % with seed {seed}")

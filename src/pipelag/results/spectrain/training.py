@@ -49,7 +49,7 @@ BySeed = dict[int, float]
 
 def points(log: RunLog, metric: str) -> list[float]:
     """A metric's values at the evaluations of a run."""
-    return [row[metric] for row in log.rows if row.get(metric) is not None]
+    return [row[metric] for row in log.evaluations(metric)]
 
 
 def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> BySeed:

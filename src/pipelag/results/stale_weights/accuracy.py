@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -12,7 +13,7 @@ from pipelag.report.panels import MANY
 from pipelag.report.tables import Cell, Col, table
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import Difference, by_seed
+from pipelag.results.judging import ahead, text_of
 from pipelag.results.logs import Item
 from pipelag.results.stale_weights.claims_accuracy import LENGTHS, PRECISIONS, gained, rounding
 from pipelag.results.stale_weights.claims_hybrid import PIPELINED
@@ -27,7 +28,7 @@ from pipelag.results.stale_weights.reading import (
     phase_of,
     rates_of,
 )
-from pipelag.results.verdict import NotLogged
+from pipelag.results.verdict import if_logged
 
 Row = dict[str, Cell]
 INTERVAL = "mean ± half the 95 % interval over seeds, paired; with one seed, that of the test set's samples."
@@ -47,9 +48,8 @@ def vector_of(context: Context, **labels: str) -> str | None:
 
 def drop_text(context: Context, arm: str, base: str = BASELINE, **labels: str) -> str | None:
     """An arm's drop in accuracy below `base`: mean over seeds, half its 95 % interval; None if a run is missing."""
-    try:
-        lost = Difference.of(by_seed(context, arm=base, **labels), by_seed(context, arm=arm, **labels))
-    except NotLogged:
+    lost = if_logged(lambda: ahead(context, base, arm, **labels))
+    if lost is None:
         return None
     return f"{lost.mean:.2f}" + (f" ± {lost.error:.2f}" if lost.error is not None else "")
 
@@ -62,7 +62,7 @@ def unlogged(context: Context) -> list[str]:
 
 def notes(context: Context, *more: str) -> list[str]:
     """A table's notes on our runs, in addition to the footer: missing logs and the spread over seeds; then `more`."""
-    seeds = len({item.arm.seed for item in context.items if item.log is not None and item.arm.spec.kind == "train"})
+    seeds = len({item.arm.seed for item in context.logged() if item.arm.spec.kind == "train"})
     spread = [f"Accuracies: mean ± standard deviation over {seeds} seeds."] if seeds > 1 else []
     return [*unlogged(context), *spread, *more]
 
@@ -208,11 +208,7 @@ def precision(context: Context) -> Drawn:
     rows: list[Row] = []
     for arm in arms_of(context):
         each = {name: context.accuracy(arm=arm, precision=name).text() for name in PRECISIONS}
-        try:
-            change = rounding(context, arm).text()
-        except NotLogged:
-            change = None
-        rows.append({"arm": arm, **each, "change": change})
+        rows.append({"arm": arm, **each, "change": text_of(partial(rounding, context, arm))})
     cols = [Col("arm", "arm"), *(Col(name, name, "{}", "final accuracy %") for name in PRECISIONS)]
     cols.append(Col("bfloat16 minus float32", "change", "{}"))
     return Drawn.tabled(context, rows, cols, notes(context))
@@ -224,10 +220,7 @@ def length(context: Context) -> Drawn:
     rows: list[Row] = []
     for arm in arms_of(context):
         row: Row = {"arm": arm, **{each: context.accuracy(arm=arm, length=each).text() for each in LENGTHS}}
-        try:
-            row["gained"] = gained(context, arm).text()
-        except NotLogged:
-            row["gained"] = None
+        row["gained"] = text_of(partial(gained, context, arm))
         if arm != BASELINE:
             row |= {f"lost {each}": drop_text(context, arm, length=each) for each in LENGTHS}
         rows.append(row)
@@ -274,7 +267,7 @@ def table_7(context: Context) -> Drawn:
     rows: list[Row] = []
     for line in context.result.reported:
         model = line["model"]
-        items = [item for item in context.select(model=model, arm="pipelined") if item.log is not None]
+        items = context.logged(model=model, arm="pipelined")
         first = model == "ResNet-20"  # here both partitions have the same printed rate
         one_rate = context.accuracy(model=model, arm="pipelined" if first else "one rate")
         rows.append(
@@ -384,7 +377,7 @@ def figure_6(context: Context) -> Drawn:
                 )
     levels = {BASELINE: context.accuracy(curve="baseline").mean}
     levels[at_rate(context)] = context.accuracy(curve="control").mean
-    log = next((item.log for item in context.items if item.log is not None), None)
+    log = context.log()
     frame = pd.DataFrame(rows)
     if log is not None and rows:
         frame["panel"] = f"ResNet-20 on {log.summary['data']['title']}"

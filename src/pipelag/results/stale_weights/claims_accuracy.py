@@ -8,8 +8,30 @@ from itertools import combinations
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, average, by_seed, every_run, minus, ordered, sized, trend
-from pipelag.results.stale_weights.reading import BASELINE, CONTROL, PAPER, arms_of, drops, listed, lost, near
+from pipelag.results.judging import (
+    SEEDS,
+    Difference,
+    ahead,
+    all_of,
+    average,
+    by_seed,
+    gaps,
+    logs_by_seed,
+    ordered,
+    sized,
+    trend,
+)
+from pipelag.results.stale_weights.reading import (
+    BASELINE,
+    CONTROL,
+    PAPER,
+    arms_of,
+    drops,
+    listed,
+    lost,
+    near,
+    pipelined,
+)
 from pipelag.results.verdict import Finding, Judge, judge
 
 
@@ -93,19 +115,19 @@ HALF_A_POINT = 0.5
 @judge(PAPER, "table_2", "alexnet_independent_of_stages")
 def alexnet_flat(context: Context) -> Finding:
     """Holds if any two of AlexNet's pipelined arms differ by less than half a point, by the whole interval."""
-    arms = [arm for arm in arms_of(context, model="AlexNet") if arm.endswith("-stage")]
+    arms = pipelined(context, "AlexNet")
     ends = {arm: by_seed(context, model="AlexNet", arm=arm) for arm in arms}
-    gaps = {f"{a} - {b}": Difference.of(ends[a], ends[b]) for a, b in combinations(arms, 2)}
-    holds = all_of(gap.within(-HALF_A_POINT, HALF_A_POINT) for gap in gaps.values())
+    apart = {f"{a} - {b}": Difference.of(ends[a], ends[b]) for a, b in combinations(arms, 2)}
+    holds = all_of(gap.within(-HALF_A_POINT, HALF_A_POINT) for gap in apart.values())
     tolerance = f"{HALF_A_POINT} points between any two (three times the 0.15 that the printed ones differ by); {SEEDS}"
-    return sized(context, holds, f"AlexNet, in points: {listed(gaps)}", tolerance, model="AlexNet")
+    return sized(context, holds, f"AlexNet, in points: {listed(apart)}", tolerance, model="AlexNet")
 
 
 def falling(model: str) -> Judge:
     """A judge that decides whether each deeper arm is below the one before, starting from the baseline."""
 
     def judged(context: Context) -> Finding:
-        arms = [BASELINE, *(arm for arm in arms_of(context, model=model) if arm.endswith("-stage"))]
+        arms = [BASELINE, *pipelined(context, model)]
         holds, steps = ordered([by_seed(context, model=model, arm=arm) for arm in arms])
         return trend(context, holds, f"{model}, steps down from {' over '.join(arms)}: {steps}", SEEDS, model=model)
 
@@ -122,9 +144,11 @@ def deepest(model: str) -> Judge:
     """A judge that decides whether the deepest pipeline is below both the shallowest and the baseline."""
 
     def judged(context: Context) -> Finding:
-        arms = [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
-        few, many = (by_seed(context, model=model, arm=arm) for arm in (arms[0], arms[-1]))
-        below = {arms[0]: Difference.of(few, many), BASELINE: lost(context, arms[-1], model=model)}
+        arms = pipelined(context, model)
+        below = {
+            arms[0]: ahead(context, arms[0], arms[-1], model=model),
+            BASELINE: lost(context, arms[-1], model=model),
+        }
         why = f"{model}, {arms[-1]} below {', below '.join(f'{arm} by {d.text()}' for arm, d in below.items())}"
         return trend(context, all_of(d.above() for d in below.values()), why, SEEDS, model=model)
 
@@ -160,8 +184,7 @@ def ends_alike(context: Context) -> Finding:
 
 def costs(context: Context, deep: str, **labels: str) -> dict[int, float]:
     """By how many points a deep arm ends below the baseline, by seed."""
-    base, stale = (by_seed(context, arm=arm, **labels) for arm in (BASELINE, deep))
-    return {seed: minus(base[seed], stale[seed]) for seed in base if seed in stale}
+    return gaps(*(by_seed(context, arm=arm, **labels) for arm in (BASELINE, deep)))
 
 
 Values = Mapping[int, float]  # by seed
@@ -227,7 +250,7 @@ def mostly(context: Context, base: Values, control: Values, stale: Values, named
 
 def at_equal_rates(context: Context, arm: str) -> Difference:
     """An arm's drop below training without a pipeline at the same learning rate."""
-    return Difference.of(by_seed(context, arm=CONTROL), by_seed(context, arm=arm))
+    return ahead(context, CONTROL, arm)
 
 
 @judge(PAPER, "control", "mostly_the_rate_here")
@@ -247,10 +270,8 @@ def four_cost_little(context: Context) -> Finding:
 @judge(PAPER, "control_curves", "four_run_alike_here")
 def four_run_alike(context: Context) -> Finding:
     """Holds if the accuracies of 4 stages and of the control, averaged over all evaluations, are within two points."""
-    means: list[dict[int, float]] = []
-    for arm in (CONTROL, "4-stage"):
-        runs = every_run(context, arm, arm=arm).items()
-        means.append({seed: fmean(row["accuracy"] for row in run.log.rows) for seed, run in runs if run.log})
+    runs = [logs_by_seed(context, arm, arm=arm) for arm in (CONTROL, "4-stage")]
+    means = [{seed: fmean(row["accuracy"] for row in log.rows) for seed, log in logs.items()} for logs in runs]
     apart = Difference.of(*means)
     why = f"over all evaluations training without a pipeline is above 4 stages by {apart.text()} points"
     return trend(context, apart.within(-2, 2), why, f"two points; {SEEDS}")

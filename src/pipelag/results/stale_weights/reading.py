@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import ONE_MORE, Difference, by_seed, every_run, half_a_unit, over_models
+from pipelag.results.judging import ONE_MORE, Difference, ahead, by_seed, half_a_unit, logs_by_seed, over_models
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.memory import increase
 from pipelag.results.timelines import full_between
@@ -55,21 +55,24 @@ def rates_of(context: Context, name: Callable[[Item], str] = lambda item: item.a
     return f"Learning rates before they fall (ambiguity A19): {listing}." if several else ""
 
 
+def pipelined(context: Context, model: str) -> list[str]:
+    """The pipelined arms of a model, in the config's order."""
+    return [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
+
+
 def every_log(context: Context, **labels: str) -> list[RunLog]:
     """The logs of all seeds of an arm that the scale asks for; raises `NotLogged` if one is missing."""
-    runs = every_run(context, ", ".join(labels.values()), **labels)
-    return [item.log for item in runs.values() if item.log is not None]
+    return list(logs_by_seed(context, ", ".join(labels.values()), **labels).values())
 
 
 def lost(context: Context, arm: str, **labels: str) -> Difference:
     """By how many points an arm ends below the baseline, paired over seeds."""
-    return Difference.of(by_seed(context, arm=BASELINE, **labels), by_seed(context, arm=arm, **labels))
+    return ahead(context, BASELINE, arm, **labels)
 
 
 def drops(context: Context, model: str, arms: Sequence[str] = ()) -> dict[str, Difference]:
     """The drops of a model's pipelined arms (default: all) below the baseline, by arm."""
-    pipelined = arms or [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
-    return {arm: lost(context, arm, model=model) for arm in pipelined}
+    return {arm: lost(context, arm, model=model) for arm in arms or pipelined(context, model)}
 
 
 def mean_gain(context: Context) -> Difference:
