@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any
 
@@ -387,7 +388,7 @@ def any_of(outcomes: Iterable[bool | None]) -> bool | None:
 
 def ordered(values: Sequence[Mapping[int, float]]) -> tuple[bool | None, str]:
     """Whether each arm's values (by seed) are above the next arm's, and the differences in words."""
-    steps = [Difference.of(a, b) for a, b in zip(values[:-1], values[1:], strict=True)]
+    steps = [Difference.of(a, b) for a, b in pairwise(values)]
     return all_of(step.above() for step in steps), ", ".join(step.text() for step in steps)
 
 

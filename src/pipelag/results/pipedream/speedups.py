@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pipelag.report.tables import Col
 from pipelag.results.arrivals import BETWEEN
 from pipelag.results.context import Context
@@ -26,7 +24,7 @@ from pipelag.results.plans import (
     planned,
     samples_per_second,
 )
-from pipelag.results.verdict import Finding, if_logged, judge, log_of, need
+from pipelag.results.verdict import Finding, Judge, if_logged, judge, log_of, need
 
 PAPER = "pipedream"
 FAST = "2x8 (B)"
@@ -154,7 +152,7 @@ def listed(names: list[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def same_plans(model: str) -> Any:
+def same_plans(model: str) -> Judge:
     """A judge that decides whether the partitioner gives the paper's plan in all rows of a model.
 
     Both forms of the cost must agree.

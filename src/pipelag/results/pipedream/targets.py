@@ -15,6 +15,7 @@ from pipelag.results.verdict import NotLogged, if_logged
 
 PIPED, ALONE = "PipeDream", "data parallelism"
 COLOURS = {ALONE: colours.BASELINE, PIPED: colours.PIPEDREAM}  # in curves and bars
+FOUR = "4 GPUs of Cluster-A"  # a title of panels
 STYLES = {arm: (number, number) for arm, number in COLOURS.items()}
 METRICS = {"VGG-16": "accuracy", "GNMT-16": "bleu", "AWD-LM": "perplexity"}  # of the models that are trained
 UNITS = {"accuracy": "%", "bleu": "BLEU", "perplexity": "perplexity"}

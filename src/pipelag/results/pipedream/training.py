@@ -26,7 +26,7 @@ from pipelag.results.pipedream.targets import (
     goal_of,
 )
 from pipelag.results.plans import ALONE as PLAN_ALONE
-from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS, samples_per_second
+from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS, in_words, samples_per_second
 from pipelag.results.verdict import Finding, Judge, NotLogged, if_logged, judge, need
 
 PAPER = "pipedream"
@@ -97,7 +97,7 @@ def alike(model: str, judging: Callable[..., Finding] = sized) -> Judge:
     def judged(context: Context) -> Finding:
         efficiency = against_data_parallelism(context, model)
         gain = efficiency.gain()
-        holds = None if efficiency.by_rate else all_of((gain.above(1 / ALIKE), gain.below(ALIKE)))
+        holds = None if efficiency.by_rate else gain.within(1 / ALIKE, ALIKE)
         why = f"{efficiency.text()}; data parallelism's over PipeDream's {gain.text()}"
         return judging(context, holds, why, f"{ALIKE_WORDS}; {BETWEEN}", model=model)
 
@@ -118,14 +118,10 @@ def ends_alike(context: Context) -> Finding:
     )
 
 
-def plan_name(arm: str, pipeline: str = "15-1") -> str:
-    """The plan by which an arm is timed, the same as the one that is trained."""
-    return pipeline if arm == PIPED else PLAN_ALONE
-
-
 def hours(context: Context, servers: str, arm: str) -> float | None:
     """The timed hours of an epoch of ImageNet; None without a log."""
-    rate = samples_per_second(context.log(what="plan", model=VGG, servers=servers), plan_name(arm))
+    plan = "15-1" if arm == PIPED else PLAN_ALONE  # the one that is trained
+    rate = samples_per_second(context.log(what="plan", model=VGG, servers=servers), plan)
     return IMAGES / rate / 3600 if rate else None
 
 
@@ -191,7 +187,7 @@ def faster_on_b(context: Context) -> Finding:
     for arm in (PIPED, ALONE):
         slow, fast = (need(hours(context, servers, arm), f"{arm} on {servers}") for servers in CLUSTERS)
         ratios[arm] = slow / fast
-    why = ", ".join(f"{arm} {ratio:.2f}x" for arm, ratio in ratios.items()) + " as fast on B as on A"
+    why = f"{in_words(ratios)} as fast on B as on A"
     return measured(context, min(ratios.values()) >= 1.005, why, f"{PRINTED_WORDS}: more than 1.00x", what="plan")
 
 
@@ -240,22 +236,15 @@ def headline_tta(context: Context) -> Drawn:
     return Drawn.tabled(context, context.result.reported.items(), cols, notes)
 
 
-def as_fast(task: str) -> Any:
+def as_fast(task: str) -> Judge:
     """A judge that decides whether the largest speedup of a task is the headline's, within a factor of 1.2."""
 
     def judged(context: Context) -> Finding:
         gain, why = headline(context, task)
         printed = context.result.reported[task]
-        holds = all_of((gain.above(printed / SPEED), gain.below(printed * SPEED)))
-        model = TASKS[task][0]
-        return sized(
-            context,
-            holds,
-            f"{why}; printed {printed}x",
-            f"over seeds, {SPEED_WORDS}; {BETWEEN}",
-            what="training",
-            model=model,
-        )
+        holds = gain.within(printed / SPEED, printed * SPEED)
+        labels = {"what": "training", "model": TASKS[task][0]}
+        return sized(context, holds, f"{why}; printed {printed}x", f"over seeds, {SPEED_WORDS}; {BETWEEN}", **labels)
 
     return judged
 

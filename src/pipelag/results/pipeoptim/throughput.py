@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -308,7 +309,7 @@ def order(context: Context) -> Finding:
         for nodes in context.values("nodes"):
             speeds = rates_of(context, nodes=nodes)
             line = [need(speeds.get(name + ending), f"{name} on {nodes} nodes") for name in ORDER]
-            steps = [percent(after, before) for before, after in zip(line[:-1], line[1:], strict=True)]
+            steps = [percent(after, before) for before, after in pairwise(line)]
             right += map(faster, steps)
             texts.append(f"{panel}, nodes {nodes}: " + ", ".join(f"{v:.2f}" for v in line))
         holds.append(all_of(right))

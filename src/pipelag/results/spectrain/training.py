@@ -116,11 +116,19 @@ def leads_of(
     return {model: partial(lead, model) for model in models}
 
 
-def each_above(context: Context, words: str, leads: Leads, bound: float = 0.0, digits: int = 2) -> Finding:
+def each_above(context: Context, words: str, leads: Leads, bound: float = 0.0) -> Finding:
     """Whether all of these leads are above a bound. words: the sentence's format, with {} for the known leads."""
     known, reasons = told(leads)
     holds = every((one.above(bound) for one in known.values()), reasons)
-    return decided(context, holds, words.format(in_words(known, digits)), reasons)
+    return decided(context, holds, words.format(in_words(known)), reasons)
+
+
+def told_over(leads: Mapping[str, Leads]) -> tuple[bool | None, dict[str, dict[str, Difference]], list[str]]:
+    """Whether all leads over several arms are above 0, those that are logged by arm, and why others are not."""
+    over = {arm: told(each) for arm, each in leads.items()}
+    lacking = list(chain(*(reasons for _, reasons in over.values())))
+    holds = every((one.above() for known, _ in over.values() for one in known.values()), lacking)
+    return holds, {arm: known for arm, (known, _) in over.items()}, lacking
 
 
 # Table 1
@@ -195,12 +203,12 @@ def best_pipelined(piped: str) -> Judge:
 
     def judged(context: Context) -> Finding:
         models = [model for model in MODELS if model != LSTM]
-        over = {other: told(leads_of(context, SPECTRAIN, other, models)) for other in (VANILLA, piped)}
-        texts = [f"over {other}: {in_words(known)}" for other, (known, _) in over.items()]
+        holds, over, lacking = told_over(
+            {other: leads_of(context, SPECTRAIN, other, models) for other in (VANILLA, piped)}
+        )
+        texts = [f"over {other}: {in_words(known)}" for other, known in over.items()]
         with suppress(NotLogged):
             texts.append(f"beside: {in_words(above(context, SPECTRAIN, piped, [LSTM]))}")
-        lacking = list(chain(*(reasons for _, reasons in over.values())))
-        holds = every((one.above() for known, _ in over.values() for one in known.values()), lacking)
         return decided(context, holds, "; ".join(texts), lacking)
 
     return judged
@@ -260,10 +268,10 @@ def least_loss(metric: str, excepted: Sequence[str], piped: str) -> Judge:
 
     def judged(context: Context) -> Finding:
         models = [model for model in MODELS if model not in excepted]
-        less = {arm: told(leads_of(context, arm, SPECTRAIN, models, metric)) for arm in (VANILLA, piped)}
-        why = "; ".join(f"{arm} above SpecTrain {in_words(known, digits=4)}" for arm, (known, _) in less.items())
-        lacking = list(chain(*(reasons for _, reasons in less.values())))
-        holds = every((one.above() for known, _ in less.values() for one in known.values()), lacking)
+        holds, less, lacking = told_over(
+            {arm: leads_of(context, arm, SPECTRAIN, models, metric) for arm in (VANILLA, piped)}
+        )
+        why = "; ".join(f"{arm} above SpecTrain {in_words(known, digits=4)}" for arm, known in less.items())
         return decided(context, holds, why, lacking)
 
     return judged
