@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
@@ -10,7 +11,7 @@ from pipelag.results.arrivals import BETWEEN, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized
-from pipelag.results.pipemare.arms import ABOUT, DIVERGED, about_zero, all_diverged, higher
+from pipelag.results.pipemare.arms import ABOUT, DIVERGED, about_zero, all_diverged, gap_to, higher
 from pipelag.results.pipemare.costs import amortised, arrival, goal, gpipe, held, pipeline, unreached
 from pipelag.results.pipemare.quality import (
     BLEU,
@@ -84,16 +85,18 @@ def stable_over_seeds(context: Context) -> Finding:
     return sized(context, all(small), ", ".join(texts), why)
 
 
-@judge(PAPER, "figure_7", "t2_speeds_up")
-def t2_speeds_up(context: Context) -> Finding:
-    """Holds if T1+T2's mean score over the epochs is above T1's, on both tasks."""
-    return higher(context, "T1+T2", "T1", area, "mean score over the epochs")
-
-
-@judge(PAPER, "figure_7", "warmup_speeds_up_here")
-def warmup_speeds_up_here(context: Context) -> Finding:
-    """Holds if T1+T2+W's mean BLEU over the epochs is above T1+T2's."""
-    return higher(context, "T1+T2+W", "T1+T2", area, "mean score over the epochs", ["translation"])
+TRANSLATION = ("translation",)
+_sooner = partial(higher, measure=area, what="mean score over the epochs")
+judge(PAPER, "figure_7", "t2_speeds_up")(partial(_sooner, arm="T1+T2", than="T1"))
+judge(PAPER, "figure_7", "warmup_speeds_up_here")(partial(_sooner, arm="T1+T2+W", than="T1+T2", tasks=TRANSLATION))
+judge(PAPER, "table_3", "t1_lifts")(partial(higher, arm="T1", than="neither"))
+for _claim, _arm, _than in (
+    ("t2_mends_with_t1", "T1+T2", "T2"),
+    ("t1_lifts_translation_here", "T1", "neither"),
+    ("gap_remains_here", "Sync", "T1+T2+W"),
+):
+    judge(PAPER, "table_3", _claim)(partial(higher, arm=_arm, than=_than, tasks=TRANSLATION))
+judge(PAPER, "table_3", "iwslt_t2_zero")(partial(about_zero, arm="T2", task="translation"))
 
 
 ROWS = ("Sync", "neither")
@@ -121,15 +124,13 @@ def table_3(context: Context) -> Drawn:
         Col("paper", "memory", "{:.2f}x", "weight and optimizer memory"),
         Col("ours", lambda row: remembered(context, row), "{:.2f}x", "weight and optimizer memory"),
     ]
-    trained = [name for task in ("images", "translation") if (name := trained_as(context, task))]
-    notes = [f"ours: {'; '.join(trained)}"] if trained else []
-    notes += [
+    notes = [
+        *trained_as(context, "ours", ("images", "translation")),
         CHOSEN,
         "utilisation from the schedules of the paper's P and N, of T1+T2+W amortised until the target score; memory "
         "from what a training step holds",
     ]
-    notes += [why] if (why := unreached(context, "translation")) else []
-    notes += [context.releases()] if context.releases() else []
+    notes += filter(None, (unreached(context, "translation"), context.releases()))
     return Drawn.tabled(context, rows, cols, notes, rule_by="Task")
 
 
@@ -182,12 +183,6 @@ def cifar_neither_diverges(context: Context) -> Finding:
     return sized(context, all_diverged(context, task="images", arm="neither"), text, DIVERGED, task="images")
 
 
-@judge(PAPER, "table_3", "iwslt_t2_zero")
-def iwslt_t2_zero(context: Context) -> Finding:
-    """Holds if T2's best BLEU, averaged over seeds, rounds to 0."""
-    return about_zero(context, "T2", "translation")
-
-
 @judge(PAPER, "table_3", "iwslt_without_t1")
 def iwslt_without_t1(context: Context) -> Finding:
     """Holds if neither arm without T1 has a best BLEU above 1.0, averaged over seeds."""
@@ -208,9 +203,7 @@ def iwslt_w_adds(context: Context) -> Finding:
 @judge(PAPER, "table_3", "iwslt_w_as_sync")
 def iwslt_w_as_sync(context: Context) -> Finding:
     """Holds if the best BLEU of T1+T2+W is less than 0.4 from Sync's, the gap that the paper calls noticeable."""
-    step = below(context, "T1+T2+W", task="translation")
-    text = f"{outcomes_of(context, 'Sync', 'T1+T2+W', task='translation')}; {step.text()} below"
-    text += f", {at_the_end(context, 'Sync', 'T1+T2+W', task='translation')}"
+    step, text = gap_to(context, "T1+T2+W", "translation")
     return sized(context, step.within(-BLEU, BLEU), text, f"equal: within {EQUAL_BLEU}", task="translation")
 
 
@@ -238,27 +231,3 @@ def iwslt_t1_twice(context: Context) -> Finding:
     return sized(
         context, ratio.within(1.5, 2.5), text, f"about twice: 1.5 to 2.5 times, {BETWEEN}; {SEEDS}", task="translation"
     )
-
-
-@judge(PAPER, "table_3", "t1_lifts")
-def t1_lifts(context: Context) -> Finding:
-    """Holds if T1's best score is above that of the arm with neither, on both tasks."""
-    return higher(context, "T1", "neither")
-
-
-@judge(PAPER, "table_3", "t2_mends_with_t1")
-def t2_mends_with_t1(context: Context) -> Finding:
-    """Holds if T1+T2's best BLEU is above T2's."""
-    return higher(context, "T1+T2", "T2", tasks=["translation"])
-
-
-@judge(PAPER, "table_3", "t1_lifts_translation_here")
-def t1_lifts_translation_here(context: Context) -> Finding:
-    """Holds if T1's best BLEU is above that of the arm with neither: `t1_lifts` for translation alone."""
-    return higher(context, "T1", "neither", tasks=["translation"])
-
-
-@judge(PAPER, "table_3", "gap_remains_here")
-def gap_remains_here(context: Context) -> Finding:
-    """Holds if Sync's best BLEU is above that of T1+T2+W."""
-    return higher(context, "Sync", "T1+T2+W", tasks=["translation"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import log2
 from typing import Any
 
@@ -119,16 +120,8 @@ def exponents_of(context: Context, mode: str) -> Finding:
     return exact(holds, text, "0.05, of a fit to the last fourfold step, where lower orders are left")
 
 
-@judge(PAPER, "table_4", "stages_exponent")
-def stages_exponent(context: Context) -> Finding:
-    """Holds if PipeMare's exponents over P are the printed ones (`exponents_of`)."""
-    return exponents_of(context, "PipeMare")
-
-
-@judge(PAPER, "table_4", "microbatches_exponent")
-def microbatches_exponent(context: Context) -> Finding:
-    """Holds if GPipe's exponents over N are the printed ones (`exponents_of`)."""
-    return exponents_of(context, "GPipe")
+judge(PAPER, "table_4", "stages_exponent")(partial(exponents_of, mode="PipeMare"))
+judge(PAPER, "table_4", "microbatches_exponent")(partial(exponents_of, mode="GPipe"))
 
 
 def ratios(context: Context) -> dict[int, float]:
@@ -187,16 +180,8 @@ def buffer_of(context: Context, arm: str) -> Finding:
     return exact(abs(value - context.result.reported[arm]) <= 0.5, text, "half a unit of the last printed digit")
 
 
-@judge(PAPER, "text_t2_memory", "third")
-def third(context: Context) -> Finding:
-    """Holds if T2 adds the printed percent to SGD with momentum (`buffer_of`)."""
-    return buffer_of(context, "SGD with momentum")
-
-
-@judge(PAPER, "text_t2_memory", "quarter")
-def quarter(context: Context) -> Finding:
-    """Holds if T2 adds the printed percent to Adam (`buffer_of`)."""
-    return buffer_of(context, "Adam")
+judge(PAPER, "text_t2_memory", "third")(partial(buffer_of, arm="SGD with momentum"))
+judge(PAPER, "text_t2_memory", "quarter")(partial(buffer_of, arm="Adam"))
 
 
 def share(context: Context, arm: str) -> tuple[float, float]:

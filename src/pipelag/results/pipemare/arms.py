@@ -7,7 +7,7 @@ from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
-from pipelag.results.pipemare.quality import CHANCE, at_the_end, best, diverged, outcomes, runs_of
+from pipelag.results.pipemare.quality import CHANCE, at_the_end, below, best, diverged, outcomes, outcomes_of, runs_of
 from pipelag.results.verdict import Finding
 
 DIVERGED = f"diverged: a loss that is no number, or an accuracy of at most {CHANCE:g} % at the end; every seed"
@@ -66,6 +66,16 @@ def grid(context: Context, key: str, task: str) -> list[str]:
 def number(arm: str) -> float:
     """The value in an arm's name: 0.1 for "D = 0.1", 10 for "K = 10/200"."""
     return float(arm.split("= ")[1].split("/")[0])
+
+
+def gap_to(context: Context, arm: str, task: str, sync: str = "Sync") -> tuple[Difference, str]:
+    """How far an arm's best score is below synchronous training's or another arm's; and a sentence with it.
+
+    The sentence also has the outcomes of both, and how their last evaluations compare.
+    """
+    gap = below(context, arm, sync, task=task)
+    text = f"{outcomes_of(context, sync, arm, task=task)}; {gap.text()} below"
+    return gap, f"{text}, {at_the_end(context, sync, arm, task=task)}"
 
 
 def about_zero(context: Context, arm: str, task: str) -> Finding:

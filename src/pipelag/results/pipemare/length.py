@@ -84,32 +84,17 @@ def reaches_sync(context: Context) -> Finding:
     return trend(context, gap.below(SLACK), why, f"{SLACK:g} points; {SEEDS}", length=NINE)
 
 
-def ahead(context: Context, arm: str, other: str, length: str = NINE) -> Finding:
+def ahead(context: Context, arm: str, other: str, length: str) -> Finding:
     """Whether an arm ends above another after training of a length, paired over seeds."""
     gap = above(context, arm, other, length)
     means = ", ".join(f"{each} {mean_text(list(ends(context, each, length).values()))}" for each in (arm, other))
     return trend(context, gap.above(), f"{means}; above by {gap.text()} points", SEEDS, length=length)
 
 
-@judge(PAPER, "length", "remedies_help_here")
-def remedies_help(context: Context) -> Finding:
-    """Holds if after the longest training T1+T2 ends above the same pipeline with neither remedy."""
-    return ahead(context, MARE, "neither")
-
-
-@judge(PAPER, "length", "remedies_help_sooner_here")
-def remedies_help_sooner(context: Context) -> Finding:
-    """Holds if T1+T2 ends above neither after a third of the longest training, too."""
-    return ahead(context, MARE, "neither", THREE)
-
-
-@judge(PAPER, "length", "t1_helps_here")
-def t1_helps(context: Context) -> Finding:
-    """Holds if after the longest training T1 alone ends above neither."""
-    return ahead(context, "T1", "neither")
-
-
-@judge(PAPER, "length", "t2_helps_here")
-def t2_helps(context: Context) -> Finding:
-    """Holds if after the longest training T1+T2 ends above T1 alone."""
-    return ahead(context, MARE, "T1")
+for _claim, _arm, _other, _length in (
+    ("remedies_help_here", MARE, "neither", NINE),
+    ("remedies_help_sooner_here", MARE, "neither", THREE),
+    ("t1_helps_here", "T1", "neither", NINE),
+    ("t2_helps_here", MARE, "T1", NINE),
+):
+    judge(PAPER, "length", _claim)(partial(ahead, arm=_arm, other=_other, length=_length))

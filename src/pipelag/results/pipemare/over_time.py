@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -12,7 +13,7 @@ from pipelag.results.arrivals import BETWEEN, Arrivals, in_words, later
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
-from pipelag.results.pipemare.arms import about_zero, grid, number
+from pipelag.results.pipemare.arms import about_zero, gap_to, grid, number
 from pipelag.results.pipemare.costs import amortised, arrival, goal, gpipe, normalised, reach
 from pipelag.results.pipemare.curves import STYLES, compared, nothing, task_of
 from pipelag.results.pipemare.end_to_end import ARMS, imagenet_pipedream_below
@@ -83,10 +84,8 @@ def figure_15(context: Context) -> Drawn:
     return epochs_and_time(context, ("translation",), lambda arm: -1 if arm == "Sync" else number(arm))
 
 
-@judge(PAPER, "figure_11", "imagenet_accuracy")
-def imagenet_accuracy(context: Context) -> Finding:
-    """Holds if PipeDream's best accuracy on ImageNet is below PipeMare's, as in table 2."""
-    return imagenet_pipedream_below(context)
+judge(PAPER, "figure_11", "imagenet_accuracy")(imagenet_pipedream_below)  # as in table 2
+judge(PAPER, "figure_11", "pipedream_near_zero")(partial(about_zero, arm="PipeDream", task="WMT17"))
 
 
 @judge(PAPER, "figure_11", "imagenet_speed")
@@ -114,18 +113,10 @@ def imagenet_warmup(context: Context) -> Finding:
     return sized(context, holds, text, f"below by at most {EQUAL_POINTS}", task="ImageNet")
 
 
-@judge(PAPER, "figure_11", "pipedream_near_zero")
-def pipedream_near_zero(context: Context) -> Finding:
-    """Holds if PipeDream's best BLEU on WMT17, averaged over seeds, rounds to 0."""
-    return about_zero(context, "PipeDream", "WMT17")
-
-
 @judge(PAPER, "figure_11", "wmt_warmup")
 def wmt_warmup(context: Context) -> Finding:
     """Holds if PipeMareW's best BLEU is not below GPipe's."""
-    gap = below(context, "T1+T2+W", task="WMT17")
-    text = f"{outcomes_of(context, 'Sync', 'T1+T2+W', task='WMT17')}; {gap.text()} below"
-    text += f", {at_the_end(context, 'Sync', 'T1+T2+W', task='WMT17')}"
+    gap, text = gap_to(context, "T1+T2+W", "WMT17")
     return sized(context, gap.below(1e-9), text, SEEDS, task="WMT17")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean, stdev
 from typing import Any
 
@@ -240,6 +240,7 @@ def title(context: Context, task: str, stages: bool = True) -> str:
     return name + (f", {' and '.join(map(str, counts))} stages" if stages else "")
 
 
-def trained_as(context: Context, task: str) -> str:
-    """The `title` of what is trained for a task here; empty where nothing of it is logged."""
-    return title(context, task) if context.logged(task=task) else ""
+def trained_as(context: Context, words: str, tasks: Iterable[str] = tuple(DATASET_OF)) -> list[str]:
+    """A note, after some words, with the `title` of what is trained here for each task; none without logs."""
+    trained = [title(context, task) for task in tasks if context.logged(task=task)]
+    return [f"{words}: {'; '.join(trained)}"] if trained else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import fmean
 
 from pipelag.report.frames import Axis, Lines
@@ -97,28 +98,13 @@ def matches(context: Context, arm: str, task: str) -> Finding:
     return sized(context, holds, text, f"a match: within {words}", arm=arm)
 
 
-@judge(PAPER, "figure_17", "t1_matches")
-def t1_matches(context: Context) -> Finding:
-    """Holds if recomputation leaves T1's accuracy the same (`matches`)."""
-    return matches(context, "T1", "images")
-
-
-@judge(PAPER, "figure_17", "t2_matches")
-def images_t2_matches(context: Context) -> Finding:
-    """Holds if recomputation leaves T1+T2's accuracy the same (`matches`)."""
-    return matches(context, "T1+T2", "images")
-
-
-@judge(PAPER, "figure_18", "t2_matches")
-def translation_t2_matches(context: Context) -> Finding:
-    """Holds if recomputation leaves T1+T2's BLEU the same (`matches`)."""
-    return matches(context, "T1+T2", "translation")
-
-
-@judge(PAPER, "figure_18", "w_matches")
-def w_matches(context: Context) -> Finding:
-    """Holds if recomputation leaves T1+T2+W's BLEU the same (`matches`)."""
-    return matches(context, "T1+T2+W", "translation")
+for _figure, _claim, _arm, _task in (
+    ("figure_17", "t1_matches", "T1", "images"),
+    ("figure_17", "t2_matches", "T1+T2", "images"),
+    ("figure_18", "t2_matches", "T1+T2", "translation"),
+    ("figure_18", "w_matches", "T1+T2+W", "translation"),
+):
+    judge(PAPER, _figure, _claim)(partial(matches, arm=_arm, task=_task))
 
 
 @judge(PAPER, "figure_18", "t1_two_stay_low")

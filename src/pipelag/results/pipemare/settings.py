@@ -150,9 +150,8 @@ def grids(context: Context) -> Drawn:
         Col("tried: best accuracy (%) or BLEU", shown, "{}", "ours"),
         Col("best", chosen, "{}", "ours"),
     ]
-    trained = [name for task in ("images", "translation") if (name := trained_as(context, task))]
-    notes = [f"ours: {'; '.join(trained)}"] if trained else []
-    if trained:
+    notes = trained_as(context, "ours", ("images", "translation"))
+    if notes:
         notes.append("ours: one grid at a time, where the paper tunes one after the other; " + all_else(context))
     notes += ["the bold optima of the paper's table are lost in its text; they follow from sections 3.1, 4 and C.1"]
     return Drawn.tabled(context, context.result.reported, cols, notes, rule_by="Task of the paper")

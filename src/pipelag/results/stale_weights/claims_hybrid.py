@@ -77,23 +77,15 @@ def nearest(curve: Mapping[int, float], step: int) -> float:
     return curve[min(curve, key=lambda at: abs(at - step))]
 
 
-def hybrid_steps(context: Context, higher: str, lower: str) -> Finding:
-    """Whether one arm of table 4 ends above another, paired over seeds."""
+def ends_above(context: Context, higher: str, lower: str) -> Finding:
+    """Whether one arm ends above another, paired over seeds."""
     gain = ahead(context, higher, lower)
     words = f"{as_run(context, higher)} minus {as_run(context, lower)}: {gain.text()} points"
     return trend(context, gain.above(), words, SEEDS)
 
 
-@judge(PAPER, "table_4", "pipelined_below_short_hybrid")
-def pipelined_below(context: Context) -> Finding:
-    """Holds if the short hybrid ends above the pipelined run."""
-    return hybrid_steps(context, SHORT, PIPELINED)
-
-
-@judge(PAPER, "table_4", "short_hybrid_below_baseline")
-def short_below(context: Context) -> Finding:
-    """Holds if the baseline ends above the short hybrid."""
-    return hybrid_steps(context, WHOLE, SHORT)
+judge(PAPER, "table_4", "pipelined_below_short_hybrid")(partial(ends_above, higher=SHORT, lower=PIPELINED))
+judge(PAPER, "table_4", "short_hybrid_below_baseline")(partial(ends_above, higher=WHOLE, lower=SHORT))
 
 
 @judge(PAPER, "table_4", "long_hybrid_reaches_baseline")
@@ -130,7 +122,7 @@ for _claim, _higher, _lower in (
     ("no_pipeline_gains_here", AT_ITS_RATE, PIPELINED),
     ("hybrid_over_rate_here", SHORT, AT_BOTH),
 ):
-    judge(PAPER, "hybrid_control", _claim)(partial(hybrid_steps, higher=_higher, lower=_lower))
+    judge(PAPER, "hybrid_control", _claim)(partial(ends_above, higher=_higher, lower=_lower))
 
 
 @judge(PAPER, "hybrid_control", "mostly_the_rate_here")
