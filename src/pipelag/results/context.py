@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import Any
 
 import pandas as pd
 
@@ -38,9 +37,9 @@ class Context:
         """The runs with these labels."""
         return [i for i in self.items if all(i.arm.labels.get(key) == value for key, value in labels.items())]
 
-    def values(self, key: str) -> list[str]:
-        """The different values of a label, in the order of the config."""
-        return list(dict.fromkeys(i.arm.labels[key] for i in self.items if key in i.arm.labels))
+    def values(self, key: str, /, **labels: str) -> list[str]:
+        """The different values of a label among the runs with these labels, in the order of the config."""
+        return list(dict.fromkeys(i.arm.labels[key] for i in self.select(**labels) if key in i.arm.labels))
 
     def accuracy(self, **labels: str) -> Accuracy:
         """Final accuracies of the runs with these labels, over seeds."""
@@ -376,19 +375,3 @@ class Accuracy:
         if self.complete:  # other cells are means over more seeds, so a single one is marked
             return f"{mean} (one seed)" if self.fewer and len(self.values) == 1 else mean
         return f"{mean} ({len(self.values)} of {self.asked} seeds{f', {self.note}' if self.note else ''})"
-
-
-def tidy(items: Iterable[Item]) -> pd.DataFrame:
-    """One line per run: labels, seed, id, status, accuracies."""
-    lines = []
-    for item in items:
-        line: dict[str, Any] = {**item.arm.labels, "seed": item.arm.seed, "run": item.arm.spec.id}
-        if item.log is None:
-            line["status"] = item.why or "no log"
-        else:
-            summary: Mapping[str, Any] = item.log.summary
-            line |= {"status": summary.get("status"), "steps": summary.get("steps"), "accuracy": item.log.accuracy}
-            best = summary.get("best") or {}
-            line |= {"best_accuracy": best.get("accuracy"), "best_step": best.get("step")}
-        lines.append(line)
-    return pd.DataFrame(lines)

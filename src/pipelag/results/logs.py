@@ -51,6 +51,12 @@ class RunLog:
         """What the run was trained on, as its summary describes it; empty for a run without data."""
         return self.summary.get("data") or {}
 
+    @property
+    def phase(self) -> dict[str, Any]:
+        """The summary of a training's first phase: cuts, stages, delays, percentage of stale weights, copies."""
+        phase: dict[str, Any] = self.summary["phases"][0]
+        return phase
+
     def evaluations(self, metric: str) -> list[dict[str, Any]]:
         """The log lines that have a value of a metric."""
         return [row for row in self.rows if row.get(metric) is not None]

@@ -105,9 +105,8 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
         row["distance"] = averaged(logs, "forward_distance")
         row["discrepancy"] = averaged(logs, "discrepancy")
     for log in logs[:1]:  # delays and copies follow from the schedule, so they are the same for every seed
-        summary = log.summary["phases"][0]
-        row["staleness"] = ", ".join(map(str, summary["forward_delays"]))
-        row["copies"] = ", ".join(map(str, summary["weight_copies"])) if "weight_copies" in summary else None
+        row["staleness"] = ", ".join(map(str, log.phase["forward_delays"]))
+        row["copies"] = ", ".join(map(str, log.phase["weight_copies"])) if "weight_copies" in log.phase else None
     timing = timed(phase, profile) if profile is not None else None
     if timing is not None and profile is not None:
         alone = sum(layer.total_ms for layer in profile.layers) / 1e3
@@ -180,7 +179,7 @@ def measured_notes(context: Context) -> dict[str, str]:
 def table(context: Context) -> Drawn:
     """A row per method, the most accurate first; methods that diverge with some seed come last."""
     profile = profile_of(context)
-    arms = list(dict.fromkeys(i.arm.labels["arm"] for i in context.select(what="learning")))
+    arms = context.values("arm", what="learning")
     arms.sort(key=lambda arm: place(context.select(what="learning", arm=arm)))
     rows = [row_of(context, arm, profile) for arm in arms]
     columns = [column for column in COLUMNS if any(column.of(row) is not None for row in rows)]

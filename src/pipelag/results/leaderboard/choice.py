@@ -114,7 +114,7 @@ def cost(context: Context, arm: str, work: str, stages: int) -> str | None:
 def copies(context: Context, arm: str) -> int | None:
     """The number of weight versions that the first of four stages keeps; None if it is not logged."""
     logs = [item.log for item in context.select(arm=arm) if item.log is not None and stages_of(item) == 4]
-    counts = logs[0].summary["phases"][0].get("weight_copies") if logs else None
+    counts = logs[0].phase.get("weight_copies") if logs else None
     return counts[0] if counts else None
 
 

@@ -38,7 +38,7 @@ def table(context: Context) -> Drawn:
     trainings = context.values("training")
     rows: list[dict[str, Cell]] = []
     for stages in sorted(context.values("stages"), key=int):
-        for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(stages=stages)):
+        for arm in context.values("arm", stages=stages):
             ends = {training: end_text(context, arm=arm, stages=stages, training=training) for training in trainings}
             rows.append({"stages": stages, "method": arm, **ends})
     columns = [Col("stages", "stages"), Col("method", "method")]

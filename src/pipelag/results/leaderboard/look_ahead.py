@@ -43,7 +43,7 @@ def table(context: Context) -> Drawn:
     rows: list[dict[str, Cell]] = []
     numbers = sorted(context.values("stages"), key=int)
     for optimizer in (ADAMW, WARM, MEMORY, LOW, ADAM, SLOW, NADAM):
-        for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(optimizer=optimizer)):
+        for arm in context.values("arm", optimizer=optimizer):
             row: dict[str, Cell] = {"optimizer": title(context, optimizer), "method": arm}
             for stages in numbers:
                 row[stages] = end_text(context, arm=arm, optimizer=optimizer, stages=stages)

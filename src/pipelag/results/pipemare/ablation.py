@@ -74,7 +74,7 @@ def stable_over_seeds(context: Context) -> Finding:
     """
     texts, small = [], []
     for task, full in (("images", 100.0), ("translation", 35.0)):
-        for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(task=task)):
+        for arm in context.values("arm", task=task):
             values = list(best(context, task=task, arm=arm).values())
             if len(values) < 2:
                 raise NotLogged("the spread over seeds needs several, and one is trained here")

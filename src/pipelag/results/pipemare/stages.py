@@ -123,6 +123,12 @@ def over_stages(context: Context) -> Drawn:
         panel="panel",
         styles=STYLES,
     )
+    return Drawn.of(chart, rows, note=" ".join(below_stages(context)))
+
+
+def below_stages(context: Context) -> list[str]:
+    """Notes on PipeMareW's runs that never reach their target, and on the last evaluations of all."""
+    task = TASK[context.name]
     warm = trained_stages(context) if "PipeMareW" in methods(context) else []
     whys: dict[str, dict[int, str]] = {}  # the best scores by stages
     for each in warm:
@@ -139,8 +145,7 @@ def over_stages(context: Context) -> Drawn:
         for method in methods(context)
     }
     told = "; ".join(f"{method} {scores}" for method, scores in ends.items() if scores)
-    notes += [f"At the last evaluation: {told}."] if told else []
-    return Drawn.of(chart, rows, note=" ".join(notes))
+    return notes + ([f"At the last evaluation: {told}."] if told else [])
 
 
 def scores_of(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -39,12 +40,14 @@ from pipelag.results.pipeoptim.targets import (
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, TWO_BW
 from pipelag.results.pipeoptim.training import (
     ROUNDED,
+    How,
     about,
     above,
     curve_rows,
     diverged,
     last,
     other_arms,
+    over_epochs,
     panel_of,
     scores,
     splits,
@@ -66,26 +69,6 @@ def model_of(context: Context) -> str:
     return model
 
 
-def draw(context: Context, metric: str, title: str) -> Drawn:
-    """Scores over epochs, a line per approach.
-
-    Args:
-        metric: the column of the evaluations.
-        title: that of the y axis.
-    """
-    chosen = trainings(context)
-    rows = curve_rows(chosen, metric)
-    if not rows:
-        return not_logged("no training is logged")
-    panel = panel_of(context, model_of(context), chosen)
-    rows = [row | {"panel": panel} for row in rows]
-    guessed = chance(context) if metric == "top5" else 0.0
-    levels = {f"chance, {guessed:.0f} %": guessed} if guessed > NOTABLE else {}
-    x, y = Axis("epoch", "epoch"), Axis("value", title)
-    lines = Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels, height=HEIGHT)
-    return Drawn.of(lines, rows, note=" ".join(updates(context)))
-
-
 def chance(context: Context) -> float:
     """How often five guesses among a data set's classes are right, in %; 0 where no log has the number of classes."""
     classes = [int(count) for log in context.logs(what=TRAINING) if (count := log.data.get("classes"))]
@@ -94,14 +77,23 @@ def chance(context: Context) -> float:
 
 @drawing(PAPER, "figure_9a", "figure_10a")
 def top1_over_epochs(context: Context) -> Drawn:
-    """Top-1 accuracy over epochs."""
-    return draw(context, "accuracy", "top-1 accuracy (%)")
+    """Top-1 accuracy over epochs, a line per approach."""
+    settings: dict[str, Any] = {"styles": STYLES, "height": HEIGHT, "note": " ".join(updates(context))}
+    return over_epochs(context, trainings(context), "accuracy", "top-1 accuracy (%)", **settings)
 
 
 @drawing(PAPER, "figure_9b", "figure_10b")
 def top5_over_epochs(context: Context) -> Drawn:
-    """Top-5 accuracy over epochs."""
-    return draw(context, "top5", "top-5 accuracy (%)")
+    """Top-5 accuracy over epochs, a line per approach, and what guesses would reach."""
+    guessed = chance(context)
+    levels = {f"chance, {guessed:.0f} %": guessed} if guessed > NOTABLE else {}
+    settings: dict[str, Any] = {
+        "styles": STYLES,
+        "height": HEIGHT,
+        "levels": levels,
+        "note": " ".join(updates(context)),
+    }
+    return over_epochs(context, trainings(context), "top5", "top-5 accuracy (%)", **settings)
 
 
 @drawing(PAPER, "figure_9c", "figure_10c")
@@ -132,19 +124,19 @@ def top1_over_time(context: Context) -> Drawn:
     return Drawn.of(lines, rows, note=" ".join([*updates(context), note]))
 
 
-@judge(PAPER, "figure_9a", "fewest_epochs_here")
-def fewest_epochs(context: Context) -> Finding:
-    """Holds if PipeOptim reaches the target in fewer epochs than every other approach (`first_to_target`)."""
-    first, _, why = first_to_target(context, model_of(context), hours=False)
+def shortest(context: Context, model: str = "", hours: bool = True) -> Finding:
+    """Holds if PipeOptim reaches a model's target in less time than every other approach (`first_to_target`).
+
+    hours: compare times; epochs otherwise.
+    """
+    first, _, why = first_to_target(context, model or model_of(context), hours)
     return trend(context, first, why, SEEDS, what=TRAINING)
 
 
-@judge(PAPER, "figure_9c", "shortest")
-@judge(PAPER, "figure_10c", "shortest")
-def shortest(context: Context) -> Finding:
-    """Holds if PipeOptim reaches the target in less time than every other approach (`first_to_target`)."""
-    first, _, why = first_to_target(context, model_of(context), hours=True)
-    return trend(context, first, why, SEEDS, what=TRAINING)
+judge(PAPER, "figure_9a", "fewest_epochs_here")(partial(shortest, hours=False))
+judge(PAPER, "figure_9c", "shortest")(shortest)
+judge(PAPER, "figure_10c", "shortest")(shortest)
+judge(PAPER, "text_headline_speedup", "faster")(partial(shortest, model="ResNet-101"))
 
 
 @judge(PAPER, "figure_9c", "gpipe_longest")
@@ -154,25 +146,16 @@ def gpipe_longest(context: Context) -> Finding:
     return trend(context, slow, why, SEEDS, what=TRAINING)
 
 
-@judge(PAPER, "figure_10a", "above_stashing")
-def ends_above(context: Context) -> Finding:
-    """Holds if PipeOptim's curve ends above those of PipeDream, PipeDream-2BW and SpecTrain."""
-    holds, why = above(context, OTHERS, how=last, what=TRAINING)
+def ahead(context: Context, others: Sequence[str] = (), how: How = max, metric: str = "") -> Finding:
+    """Holds if PipeOptim is above the others (default: all) in a number that `how` makes of the evaluations."""
+    arms = others or other_arms(context, what=TRAINING)
+    holds, why = above(context, arms, how=how, metric=metric, what=TRAINING)
     return trend(context, holds, why, SEEDS, what=TRAINING)
 
 
-@judge(PAPER, "figure_9b", "highest")
-def highest_top5(context: Context) -> Finding:
-    """Holds if PipeOptim's best top-5 accuracy is above every other approach's."""
-    holds, why = above(context, other_arms(context, what=TRAINING), metric="top5", what=TRAINING)
-    return trend(context, holds, why, SEEDS, what=TRAINING)
-
-
-@judge(PAPER, "figure_10b", "above_stashing")
-def top5_above(context: Context) -> Finding:
-    """Holds if PipeOptim's best top-5 accuracy is above those of PipeDream, PipeDream-2BW and SpecTrain."""
-    holds, why = above(context, OTHERS, metric="top5", what=TRAINING)
-    return trend(context, holds, why, SEEDS, what=TRAINING)
+judge(PAPER, "figure_9b", "highest")(partial(ahead, metric="top5"))
+judge(PAPER, "figure_10a", "above_stashing")(partial(ahead, others=OTHERS, how=last))
+judge(PAPER, "figure_10b", "above_stashing")(partial(ahead, others=OTHERS, metric="top5"))
 
 
 @drawing(PAPER, "table_6")
@@ -287,13 +270,6 @@ def as_fast(model: str) -> Judge:
 
 judge(PAPER, "table_6", "speedups")(as_fast("Inception-V3"))
 judge(PAPER, "text_headline_speedup", "as_printed")(as_fast("ResNet-101"))
-
-
-@judge(PAPER, "text_headline_speedup", "faster")
-def faster(context: Context) -> Finding:
-    """Holds if PipeOptim reaches ResNet-101's target in less time than every other approach (`first_to_target`)."""
-    first, _, why = first_to_target(context, "ResNet-101", hours=True)
-    return trend(context, first, why, SEEDS, what=TRAINING)
 
 
 @drawing(PAPER, "text_headline_speedup")

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
+from pipelag.results.drawing import Drawn, not_logged
 from pipelag.results.judging import SEEDS, Difference, all_of, asked_for, learned, over_models
 from pipelag.results.logs import Item, curve
 from pipelag.results.pipeoptim.throughput import OPTIM
@@ -104,8 +106,7 @@ def about(context: Context, **labels: str) -> tuple[float, str]:
 
 def other_arms(context: Context, besides: Sequence[str] = (OPTIM,), **labels: str) -> list[str]:
     """The approaches of these runs, without some (`besides`)."""
-    arms = dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels))
-    return [arm for arm in arms if arm not in besides]
+    return [arm for arm in context.values("arm", **labels) if arm not in besides]
 
 
 def above(
@@ -241,6 +242,32 @@ def curve_rows(items: Iterable[Item], metric: str, line: Callable[[Item], str] |
         for item in items
         for epoch, value in curve(item.log, metric)
     ]
+
+
+def over_epochs(
+    context: Context,
+    items: Sequence[Item],
+    metric: str,
+    title: str,
+    line: Callable[[Item], str] | None = None,
+    note: str = "",
+    **settings: Any,
+) -> Drawn:
+    """Scores of runs of a model over epochs, a line per approach.
+
+    Args:
+        metric: the column of the evaluations.
+        title: that of the y axis.
+        line: names a run's line; by default its approach.
+        settings: further ones of the chart (`frames.Lines`).
+    """
+    (model,) = context.values("model")
+    rows = curve_rows(items, metric, line)
+    if not rows:
+        return not_logged("no training is logged")
+    panel = panel_of(context, model, items)
+    chart = Lines(Axis("epoch", "epoch"), Axis("value", title), line="approach", panel="panel", **settings)
+    return Drawn.of(chart, [row | {"panel": panel} for row in rows], note=note)
 
 
 def panel_of(context: Context, model: str, items: Iterable[Item]) -> str:

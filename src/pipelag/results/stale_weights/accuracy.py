@@ -22,10 +22,8 @@ from pipelag.results.stale_weights.reading import (
     CONTROL,
     PAPER,
     STAGES,
-    arms_of,
     as_run,
     name_as_run,
-    phase_of,
     rates_of,
 )
 from pipelag.results.verdict import if_logged
@@ -43,7 +41,7 @@ def vector(cuts: Any) -> str:
 def vector_of(context: Context, **labels: str) -> str | None:
     """The placement vector in a training run's log; None without a log."""
     log = context.log(**labels)
-    return vector(phase_of(log)["cuts"]) if log is not None else None
+    return vector(log.phase["cuts"]) if log is not None else None
 
 
 def drop_text(context: Context, arm: str, base: str = BASELINE, **labels: str) -> str | None:
@@ -137,7 +135,7 @@ def table_3(context: Context) -> Drawn:
             {
                 "arm": f"{arm} stages" if pipelined else arm,
                 "ppv": vector_of(context, arm=arm) if pipelined else "none",
-                "stale": (phase_of(log)["stale_percent"] if pipelined else 0.0) if log else None,
+                "stale": (log.phase["stale_percent"] if pipelined else 0.0) if log else None,
                 "paper": line["accuracy"],
                 "ours": context.accuracy(arm=arm).text(),
             }
@@ -147,7 +145,7 @@ def table_3(context: Context) -> Drawn:
         {
             "arm": "8 stages, registers through the whole network",
             "ppv": vector_of(context, arm=LATE),
-            "stale": phase_of(late)["stale_percent"] if late else None,
+            "stale": late.phase["stale_percent"] if late else None,
             "ours": context.accuracy(arm=LATE).text(),
         }
     )
@@ -174,7 +172,7 @@ def table_3(context: Context) -> Drawn:
 def control(context: Context) -> Drawn:
     """Each arm's drop below the baseline, and below training without a pipeline at the arm's own learning rate."""
     rows: list[Row] = []
-    for arm in arms_of(context):
+    for arm in context.values("arm"):
         row: Row = {"arm": arm, "ours": context.accuracy(arm=arm).text()}
         row["lost"] = drop_text(context, arm) if arm != BASELINE else None
         row["beyond"] = drop_text(context, arm, CONTROL) if arm not in (BASELINE, CONTROL) else None
@@ -194,7 +192,7 @@ def control(context: Context) -> Drawn:
 def hybrid_control(context: Context) -> Drawn:
     """Each arm's final accuracy, and how far it is above pipelined training."""
     rows: list[Row] = []
-    for arm in arms_of(context):
+    for arm in context.values("arm"):
         above = drop_text(context, PIPELINED, arm) if arm != PIPELINED else None
         rows.append({"arm": as_run(context, arm), "ours": context.accuracy(arm=arm).text(), "above": above})
     cols = [Col("training", "arm"), Col("accuracy %", "ours"), Col("above pipelined, points", "above")]
@@ -206,7 +204,7 @@ def hybrid_control(context: Context) -> Drawn:
 def precision(context: Context) -> Drawn:
     """The same arms in float32 and bfloat16, and the change in final accuracy."""
     rows: list[Row] = []
-    for arm in arms_of(context):
+    for arm in context.values("arm"):
         each = {name: context.accuracy(arm=arm, precision=name).text() for name in PRECISIONS}
         rows.append({"arm": arm, **each, "change": text_of(partial(rounding, context, arm))})
     cols = [Col("arm", "arm"), *(Col(name, name, "{}", "final accuracy %") for name in PRECISIONS)]
@@ -218,7 +216,7 @@ def precision(context: Context) -> Drawn:
 def length(context: Context) -> Drawn:
     """The same arms at two lengths of training: what each gains, and its drop below the baseline at each."""
     rows: list[Row] = []
-    for arm in arms_of(context):
+    for arm in context.values("arm"):
         row: Row = {"arm": arm, **{each: context.accuracy(arm=arm, length=each).text() for each in LENGTHS}}
         row["gained"] = text_of(partial(gained, context, arm))
         if arm != BASELINE:
@@ -359,11 +357,11 @@ def figure_6(context: Context) -> Drawn:
     }
     rows: list[dict[str, Any]] = []
     for curve, name in names.items():
-        for arm in arms_of(context, curve=curve):
+        for arm in context.values("arm", curve=curve):
             for item in context.select(curve=curve, arm=arm):
                 if item.log is None or item.log.accuracy is None:
                     continue
-                phase = phase_of(item.log)
+                phase = item.log.phase
                 rows.append(
                     {
                         "curve": name,

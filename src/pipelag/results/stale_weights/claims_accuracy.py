@@ -25,7 +25,6 @@ from pipelag.results.stale_weights.reading import (
     BASELINE,
     CONTROL,
     PAPER,
-    arms_of,
     drops,
     listed,
     lost,
@@ -177,7 +176,7 @@ rounding = partial(change, label="precision", kinds=PRECISIONS)  # the change by
 @judge(PAPER, "precision", "ends_alike_here")
 def ends_alike(context: Context) -> Finding:
     """Holds if the two precisions of each arm end within two points of one another, by the whole interval."""
-    changes = {arm: rounding(context, arm) for arm in arms_of(context)}
+    changes = {arm: rounding(context, arm) for arm in context.values("arm")}
     holds = all_of(change.within(-2, 2) for change in changes.values())
     return trend(context, holds, f"bfloat16 minus float32, in points: {listed(changes)}", f"two points; {SEEDS}")
 
@@ -215,7 +214,7 @@ gained = partial(change, label="length", kinds=LENGTHS)  # the change by trainin
 @judge(PAPER, "length", "longer_is_better_here")
 def longer_is_better(context: Context) -> Finding:
     """Holds if every arm ends higher when trained twice as long, paired over seeds."""
-    gains = {arm: gained(context, arm) for arm in arms_of(context)}
+    gains = {arm: gained(context, arm) for arm in context.values("arm")}
     why = f"twice as long minus once, in points: {listed(gains)}"
     return trend(context, all_of(gain.above() for gain in gains.values()), why, SEEDS, length="twice")
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, ahead, all_of, by_seed, exact, ordered, sized, trend
 from pipelag.results.stale_weights.claims_accuracy import mostly
-from pipelag.results.stale_weights.reading import PAPER, arms_of, every_log, listed, near, phase_of
+from pipelag.results.stale_weights.reading import PAPER, every_log, listed, near
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge, nothing, resting_on
 
 FINE = ("8", "10", "12", "14", "16", "18", "20")
@@ -134,11 +134,11 @@ def by_last_register(context: Context, curve: str) -> dict[int, tuple[float, int
     Each is (percentage of stale weights, degree of staleness, accuracy by seed).
     """
     by_layer = {}
-    for arm in arms_of(context, curve=curve):
+    for arm in context.values("arm", curve=curve):
         if left_out(context, curve=curve, arm=arm):
             continue
         ends = by_seed(context, curve=curve, arm=arm)
-        phase = phase_of(every_log(context, curve=curve, arm=arm)[0])
+        phase = every_log(context, curve=curve, arm=arm)[0].phase
         by_layer[int(phase["cuts"][-1])] = (float(phase["stale_percent"]), max(phase["forward_delays"]), ends)
     return dict(sorted(by_layer.items()))
 

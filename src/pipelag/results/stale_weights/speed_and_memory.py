@@ -21,7 +21,6 @@ from pipelag.results.stale_weights.reading import (
     early_share,
     mean_gain,
     memory_of,
-    microbatches_of,
     milliseconds,
     speed_when_full,
     whole_blocks,
@@ -243,7 +242,7 @@ def memory_vs_pipedream(context: Context) -> Drawn:
 @drawing(PAPER, "text_vs_gpipe_speedup")
 def vs_gpipe(context: Context) -> Drawn:
     """Speedups on two workers, measured and by the schedules; and GPipe's idle shares."""
-    each = microbatches_of(context, "schedule")
+    each = context.values("microbatches", kind="schedule")
     reported = context.result.reported
     lines: list[tuple[str, Any, Any]] = [
         (
