@@ -30,6 +30,11 @@ def space_time(rows: Sequence[Mapping[str, Any]], workers: Sequence[str], versio
     cells: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         cells.setdefault((row["worker"], row["start"]), []).append(row)
+
+    def write(x: float, y: float, text: str, size: float, colour: str, pad: float, **style: Any) -> None:
+        box = {"boxstyle": f"round,pad={pad}", "facecolor": colour, "edgecolor": "none"}
+        axes.text(x, y, text, ha="center", va="center", fontsize=size, color=ink(colour), bbox=box, **style)
+
     for worker in range(len(workers)):
         for cycle in range(cycles):
             here = cells.get((worker, cycle), [])
@@ -41,31 +46,11 @@ def space_time(rows: Sequence[Mapping[str, Any]], workers: Sequence[str], versio
                 forward = row["kind"] == "F"
                 axes.add_patch(_box(cycle + place * share, worker, share, colour, "white", None if forward else "////"))
                 middle = cycle + (place + 0.5) * share
-                axes.text(
-                    middle,
-                    worker + (0.4 if versions else 0.5),
-                    f"{row['kind']}{row['minibatch']}",
-                    ha="center",
-                    va="center",
-                    fontsize=6.5,
-                    color=ink(colour),
-                    weight="bold",
-                    bbox={"boxstyle": "round,pad=0.12", "facecolor": colour, "edgecolor": "none"},
-                )
+                name, high = f"{row['kind']}{row['minibatch']}", 0.4 if versions else 0.5
+                write(middle, worker + high, name, 6.5, colour, 0.12, weight="bold")
                 if versions:
                     text = f"reads $W_{{{row['reads']}}}$" if forward else f"makes $W_{{{row['writes']}}}$"
-                    if len(here) > 1:
-                        text = text.split(" ")[1]
-                    axes.text(
-                        middle,
-                        worker + 0.78,
-                        text,
-                        ha="center",
-                        va="center",
-                        fontsize=6,
-                        color=ink(colour),
-                        bbox={"boxstyle": "round,pad=0.1", "facecolor": colour, "edgecolor": "none"},
-                    )
+                    write(middle, worker + 0.78, text.split(" ")[1] if len(here) > 1 else text, 6, colour, 0.1)
     axes.set_xlim(0, cycles)
     axes.set_ylim(len(workers), 0)
     axes.set_xticks([c + 0.5 for c in range(cycles)], [str(c) for c in range(cycles)])

@@ -183,9 +183,7 @@ def together(values: Sequence[float]) -> float | None:
 
 def minus(a: float, b: float) -> Share:
     """The difference of two values; of two shares, with its standard error."""
-    share = Share(a - b)
-    share.error = together((a, b))
-    return share
+    return Share.with_error(a - b, together((a, b)))
 
 
 def gaps(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
@@ -196,9 +194,7 @@ def gaps(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
 def average(values: Sequence[float]) -> Share:
     """The mean of values; of shares, with its standard error."""
     error = together(values)
-    share = Share(fmean(values))
-    share.error = None if error is None else error / len(values)
-    return share
+    return Share.with_error(fmean(values), None if error is None else error / len(values))
 
 
 def learned(context: Context, named: str, /, **labels: str) -> None:

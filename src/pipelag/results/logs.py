@@ -28,13 +28,19 @@ class Share(float):
     error: float | None = None
 
     @classmethod
+    def with_error(cls, percent: float, error: float | None) -> Share:
+        """A share with its standard error."""
+        share = cls(percent)
+        share.error = error
+        return share
+
+    @classmethod
     def of(cls, percent: float, samples: int | None) -> Share:
         """The share of this many samples. One right and one wrong sample are added, so that 100 % has an error too."""
-        share = cls(percent)
-        if samples:
-            p = (percent / 100 * samples + 1) / (samples + 2)
-            share.error = 100 * math.sqrt(p * (1 - p) / (samples + 2))
-        return share
+        if not samples:
+            return cls(percent)
+        p = (percent / 100 * samples + 1) / (samples + 2)
+        return cls.with_error(percent, 100 * math.sqrt(p * (1 - p) / (samples + 2)))
 
 
 @dataclass(frozen=True)
@@ -77,9 +83,7 @@ class RunLog:
 
     def bleu(self, row: Mapping[str, Any]) -> Share:
         """The BLEU of an evaluation, with its standard error by bootstrap if that is logged."""
-        score = Share(row["bleu"])
-        score.error = row.get("bleu_error")
-        return score
+        return Share.with_error(row["bleu"], row.get("bleu_error"))
 
     @property
     def diverged_at(self) -> int | None:

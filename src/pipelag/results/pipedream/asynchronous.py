@@ -57,14 +57,12 @@ def text_asp(context: Context) -> Drawn:
     """Epochs by seed to the accuracy, and the ratio of times, the paper's beside ours."""
     reported = context.result.reported
     rows: list[dict[str, Any]] = [{"goal": f"{reported['accuracy_percent']:g} %", "paper": reported["ratio"]}]
-    try:
+    with suppress(NotLogged):
         efficiency = asp(context)
         if efficiency.goal.text != rows[0]["goal"]:
             rows.append({"goal": efficiency.goal.text})
         rows[-1] |= {"own": in_words(efficiency.first), "asp": in_words(efficiency.second)}
         rows[-1]["ratio"] = asp_ratio(context).evaluated.mean
-    except NotLogged:
-        pass
     cols = [
         Col("accuracy", "goal"),
         Col("PipeDream", "own", group="epochs by seed"),

@@ -84,16 +84,9 @@ def figure_10(context: Context) -> Drawn:
                     place = {"gpus": f"{gpus} GPUs", "model": TITLES.get(model, model)}
                     rows.append(place | {"scheme": scheme, "throughput": row["speedup"]})
     y = Axis("throughput", "throughput (single GPU = 1)")
-    chart = Bars(
-        y,
-        "model",
-        "scheme",
-        panel="gpus",
-        levels={"single GPU": 1.0},
-        colours=COLOURS,
-        shared_y=True,  # claims compare the panels
-        height=3.0,
-    )
+    alone = {"single GPU": 1.0}
+    # One y axis, since claims compare the panels.
+    chart = Bars(y, "model", "scheme", panel="gpus", levels=alone, colours=COLOURS, shared_y=True, height=3.0)
     return Drawn.of(chart, rows, note=methods_timed(context))
 
 
@@ -343,15 +336,10 @@ def headline_throughput(context: Context) -> Drawn:
                 clock = ("a ring" if second else "a server") if other == DATA else ""
                 clock = clock or ("every GPU by itself" if second else "one clock for all GPUs")
                 row: dict[str, Any] = {"over": other, "reading": f"ours: {clock}, {reading}"}
-                try:
+                with suppress(NotLogged):
                     by_model = headline(context, other, reading, second)
-                    row |= {
-                        "mean": average(by_model),
-                        "arithmetic": fmean(by_model.values()),
-                        "most": max(by_model.values()),
-                    }
-                except NotLogged:
-                    pass
+                    row |= {"mean": average(by_model), "arithmetic": fmean(by_model.values())}
+                    row["most"] = max(by_model.values())
                 rows.append(row)
     cols = [
         Col("DualPipe over", "over"),
