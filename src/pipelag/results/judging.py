@@ -343,7 +343,7 @@ class Difference:
 
 def ahead(context: Context, arm: str, other: str, **labels: str) -> Difference:
     """By how many points an arm ends above another, paired over seeds: the difference of their `by_seed`."""
-    return Difference.of(by_seed(context, arm=arm, **labels), by_seed(context, arm=other, **labels))
+    return Difference.of(*(by_seed(context, **labels, arm=each) for each in (arm, other)))
 
 
 def text_of(difference: Callable[[], Difference]) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from pipelag.results.context import Context
-from pipelag.results.judging import ONE_MORE, Difference, ahead, by_seed, half_a_unit, logs_by_seed, over_models
+from pipelag.results.judging import ONE_MORE, Difference, by_seed, half_a_unit, logs_by_seed, over_models
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.memory import increase
 from pipelag.results.timelines import full_between
@@ -61,7 +61,7 @@ def every_log(context: Context, **labels: str) -> list[RunLog]:
 
 def lost(context: Context, arm: str, **labels: str) -> Difference:
     """By how many points an arm ends below the baseline, paired over seeds."""
-    return ahead(context, BASELINE, arm, **labels)
+    return Difference.of(by_seed(context, arm=BASELINE, **labels), by_seed(context, arm=arm, **labels))
 
 
 def drops(context: Context, model: str, arms: Sequence[str] = ()) -> dict[str, Difference]:
