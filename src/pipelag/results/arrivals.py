@@ -7,8 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelag.results.judging import Difference, after_a_fall, all_of, over_models
+from pipelag.results.judging import Difference, all_of, over_models
 from pipelag.results.verdict import SeedTest, resting_on
+
+
+def after_a_fall(rows: Sequence[Mapping[str, Any]], at: int) -> bool:
+    """Whether an evaluation is the first after a fall of the learning rate to less than half."""
+    return at > 0 and rows[at].get("lr", 0) < rows[at - 1].get("lr", 0) / 2
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, stdev
-from typing import Any
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.results.context import Context
@@ -24,7 +23,6 @@ from pipelag.results.logs import Item, RunLog, Share
 from pipelag.results.multiplicity import two_sided
 from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged, SeedTest, any_one, if_logged, resting_on
 
-LEAST_BLEU = 1.0  # a model that answers every sentence with the same few words stays below this
 # Student's t, two-sided 95 %, by degrees of freedom.
 T95 = (12.7062, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.306, 2.26216)
 
@@ -197,58 +195,6 @@ def average(values: Sequence[float]) -> Share:
     return Share.with_error(fmean(values), None if error is None else error / len(values))
 
 
-def learned(context: Context, named: str, /, **labels: str) -> None:
-    """Raise `NotLogged` unless every logged run with these labels has learned something.
-
-    A classifier has learned if it ends more than a tenth of the way from chance to 100 %; a translation if one of its
-    evaluations reaches a BLEU of 1. Judges ask this before they compare how well or how fast an arm learns that learns
-    in its paper: if it does not learn at this scale, the comparison would say nothing. Logs that hold neither the
-    number of classes nor a BLEU pass.
-    """
-    for item in context.select(**labels):
-        if item.log is None:
-            continue
-        bleu, classes = best_bleu(item.log), classes_of(item.log)
-        if bleu is not None and bleu < LEAST_BLEU:
-            words = f"its best of all evaluations is a BLEU of {bleu:.2f}"
-            raise NotLogged(f"{named} does not learn to translate here: seed {item.arm.seed}: {words}")
-        end = item.log.accuracy
-        if classes and (end is None or near_chance(end, classes)):
-            how = "diverges" if end is None else f"ends at an accuracy of {end:.1f} % over {classes} classes"
-            raise NotLogged(f"{named} does not learn here, while in the paper it does: seed {item.arm.seed} {how}")
-
-
-def best_bleu(log: RunLog) -> float | None:
-    """The best BLEU of a run's evaluations; None if the run is not a translation."""
-    bleu: float | None = (log.summary.get("best") or {}).get("bleu")
-    return bleu
-
-
-def classes_of(log: RunLog) -> int | None:
-    """The number of classes in a run's data; None if it is not logged."""
-    classes: int | None = log.data.get("classes")
-    return classes
-
-
-def near_chance(accuracy: float, classes: int) -> bool:
-    """Whether an accuracy in percent is at most a tenth of the way from chance to 100 %."""
-    chance = 100 / classes
-    return accuracy <= chance + (100 - chance) / 10
-
-
-def learns_nothing(log: RunLog) -> bool:
-    """Whether a run ends near chance, by the rule of `learned`."""
-    if log.accuracy is None:
-        return False
-    bleu, classes = best_bleu(log), classes_of(log)
-    return (bleu is not None and bleu < LEAST_BLEU) or bool(classes and near_chance(log.accuracy, classes))
-
-
-def after_a_fall(rows: Sequence[Mapping[str, Any]], at: int) -> bool:
-    """Whether an evaluation is the first after a fall of the learning rate to less than half."""
-    return at > 0 and rows[at].get("lr", 0) < rows[at - 1].get("lr", 0) / 2
-
-
 def over_models(
     models: Iterable[Mapping[int, float]], mean: Callable[[Sequence[float]], float] = average
 ) -> dict[int, float]:
@@ -349,6 +295,12 @@ def ahead(context: Context, arm: str, other: str, **labels: str) -> Difference:
 def text_of(difference: Callable[[], Difference]) -> str | None:
     """A difference in words for a table; None where a log for it is missing."""
     return if_logged(lambda: difference().text())
+
+
+def paired_means(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float]:
+    """The means of two arms over the seeds that both have, which are those that are compared."""
+    shared = [seed for seed in a if seed in b]
+    return fmean(a[seed] for seed in shared), fmean(b[seed] for seed in shared)
 
 
 def agreed(*readings: bool | None) -> bool | None:

@@ -9,7 +9,7 @@ from pipelag import methods
 from pipelag.report.tables import Cell, Col
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import learned, listing
+from pipelag.results.judging import listing
 from pipelag.results.leaderboard.scores import (
     BASELINE,
     LAST,
@@ -24,6 +24,7 @@ from pipelag.results.leaderboard.scores import (
     score,
     unlearned,
 )
+from pipelag.results.learning import learned
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 from pipelag.runs.spec import PhaseSpec

@@ -10,16 +10,8 @@ from typing import TypeVar
 
 from pipelag.results import colours
 from pipelag.results.context import Accuracy, Context
-from pipelag.results.judging import (
-    LEAST_BLEU,
-    SEEDS,
-    Difference,
-    all_of,
-    best_bleu,
-    learns_nothing,
-    minus,
-    trend,
-)
+from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
+from pipelag.results.learning import LEAST_BLEU, best_bleu, learns_nothing
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged, if_logged
 
@@ -103,7 +95,7 @@ def with_momentum(context: Context, arm: str) -> str:
 
 
 def unlearned(context: Context) -> list[str]:
-    """A note on the runs that neither diverge nor learn, by the rule of `judging.learned`; empty if there are none."""
+    """A note on the runs that neither diverge nor learn, by the rule of `learning.learned`; empty if there are none."""
     arms = context.counted(learns_nothing)
     if not arms:
         return []

@@ -9,7 +9,8 @@ from pipelag.report.tables import Col
 from pipelag.results.arrivals import BETWEEN, Gain, in_words
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import learned, sized, trend
+from pipelag.results.judging import sized, trend
+from pipelag.results.learning import learned
 from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of
 from pipelag.results.pipedream.training import VGG
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in

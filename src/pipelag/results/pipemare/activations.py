@@ -12,6 +12,7 @@ from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import exact, listing
+from pipelag.results.pipemare.costs import step_memory
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "pipemare"
@@ -157,9 +158,8 @@ def one_over_root(context: Context) -> Finding:
 
 def added(context: Context, arm: str) -> float:
     """How many percent T2's running average adds to weights, gradients and optimizer state."""
-    plain, corrected = log_of(context, arm=arm).rows
-    held = plain["weights"] + plain["gradients"] + plain["optimizer"]
-    return float(100 * (corrected["average"] - plain["average"]) / held)
+    base, average = step_memory(log_of(context, arm=arm))
+    return 100 * average / base
 
 
 @drawing(PAPER, "text_t2_memory")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, paired_means, sized, trend
 from pipelag.results.pipemare.quality import CHANCE, at_the_end, below, best, diverged, outcomes, outcomes_of, runs_of
 from pipelag.results.verdict import Finding
 
@@ -47,8 +47,7 @@ def higher(
         scores = [measure(context, task=task, arm=name, **labels) for name in (arm, than)]
         step = Difference.of(*scores)
         holds.append(step.above())
-        shared = set.intersection(*map(set, scores))  # the means are of the seeds that are compared
-        means = [fmean(by_seed[seed] for seed in shared) for by_seed in scores]
+        means = paired_means(*scores)
         text = f"{task}: {arm} {means[0]:.1f}, {than} {means[1]:.1f}, a difference of {step.text()}"
         # A mean over the epochs already counts every evaluation.
         end = f", {at_the_end(context, arm, than, task=task, **labels)}" if measure is best else ""

@@ -11,11 +11,10 @@ from typing import Any
 from pipelag.experiments.specs import evenly
 from pipelag.results.arrivals import Arrival
 from pipelag.results.context import Context
-from pipelag.results.logs import Item
+from pipelag.results.logs import Item, RunLog
 from pipelag.results.pipemare.quality import DATASET_OF, TASK_OF, best, evaluations, log_in, runs_of, value_of
 from pipelag.results.verdict import NotLogged, log_of
 
-Rows = Sequence[Mapping[str, Any]]
 OPTIMIZER = {task: "SGD with momentum" if task in ("images", "ImageNet") else "Adam" for task in TASK_OF.values()}
 SHARED = ("target embedding", "output")  # in WMT17's Transformer these reuse the first embedding's weights
 BYTES = 4  # float32
@@ -37,14 +36,17 @@ def gpipe(context: Context, dataset: str) -> dict[str, Any]:
     return pipeline(context, "GPipe", dataset=dataset, arm="GPipe" if items else "pipeline")
 
 
-def held(context: Context, task: str) -> tuple[float, float]:
-    """What a training step holds and what T2 adds to it, counted in a step, both in multiples of the weights' size.
+def step_memory(log: RunLog) -> tuple[float, float]:
+    """What a training step holds without T2 (weights, gradients, optimizer state), and what T2 adds, as counted."""
+    plain, corrected = log.rows
+    return plain["weights"] + plain["gradients"] + plain["optimizer"], corrected["average"] - plain["average"]
 
-    What a step holds without T2 are weights, gradients and optimizer state.
-    """
-    plain, corrected = log_of(context, what="copies", arm=OPTIMIZER[task]).rows
-    base = plain["weights"] + plain["gradients"] + plain["optimizer"]
-    return base / plain["elements"], (corrected["average"] - plain["average"]) / plain["elements"]
+
+def held(context: Context, task: str) -> tuple[float, float]:
+    """What a training step holds and what T2 adds to it, in multiples of the weights' size (`step_memory`)."""
+    log = log_of(context, what="copies", arm=OPTIMIZER[task])
+    base, average = step_memory(log)
+    return base / log.rows[0]["elements"], average / log.rows[0]["elements"]
 
 
 def layers_of(context: Context, dataset: str) -> list[int]:

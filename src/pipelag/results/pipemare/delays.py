@@ -11,7 +11,8 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, gaps, learned, ordered, sized, trend
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, gaps, ordered, paired_means, sized, trend
+from pipelag.results.learning import learned
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.arms import DIVERGED, all_diverged, higher, none_diverged
 from pipelag.results.pipemare.curves import compared, curves, learning, task_of
@@ -176,8 +177,7 @@ def t2_worth_more(context: Context, task: str) -> Finding:
     """Holds if T2 adds more to T1's best score with split weights than without."""
     here, there = worth(context, task, "2"), worth(context, task, "1")
     step = Difference.of(here, there)
-    shared = here.keys() & there.keys()
-    means = [fmean(values[seed] for seed in shared) for values in (here, there)]
+    means = paired_means(here, there)
     text = f"T2 adds {means[0]:.1f} with twice the stages, {means[1]:.1f} without: {step.text()} more"
     end = Difference.of(*(worth(context, task, split, final) for split in ("2", "1")))
     text += f", at the last evaluation {end.text()}"
@@ -247,7 +247,7 @@ def t1_under_random_delays(context: Context, task: str) -> tuple[Difference, str
     """What T1 adds to Hogwild's best score, and the same in words.
 
     Raises:
-        NotLogged: the network does not learn with T1 (`judging.learned`), so its gain says nothing.
+        NotLogged: the network does not learn with T1 (`learning.learned`), so its gain says nothing.
     """
     learned(context, "Hogwild+T1", task=task, arm="Hogwild+T1")
     step = below(context, "Hogwild", "Hogwild+T1", task=task)

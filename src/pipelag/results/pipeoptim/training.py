@@ -10,7 +10,8 @@ from typing import Any
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, not_logged
-from pipelag.results.judging import SEEDS, Difference, all_of, asked_for, learned, over_models
+from pipelag.results.judging import SEEDS, Difference, all_of, asked_for, over_models
+from pipelag.results.learning import learned
 from pipelag.results.logs import Item, curve
 from pipelag.results.pipeoptim.throughput import OPTIM
 from pipelag.results.verdict import NotLogged

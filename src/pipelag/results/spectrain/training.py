@@ -18,12 +18,12 @@ from pipelag.results.judging import (
     all_of,
     asked_for,
     half_a_unit,
-    learned,
     over_models,
     sized,
     trend,
     with_spread,
 )
+from pipelag.results.learning import learned
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.below import below_tables, not_learning
 from pipelag.results.spectrain.leads import Leads, decided, every, told

@@ -18,6 +18,7 @@ from pipelag.results.judging import (
     gaps,
     logs_by_seed,
     ordered,
+    paired_means,
     sized,
     trend,
 )
@@ -187,12 +188,6 @@ def costs(context: Context, deep: str, **labels: str) -> dict[int, float]:
 
 
 Values = Mapping[int, float]  # by seed
-
-
-def paired_means(a: Values, b: Values) -> tuple[float, float]:
-    """The means of two arms over the seeds that both have."""
-    shared = [seed for seed in a if seed in b]
-    return fmean(a[seed] for seed in shared), fmean(b[seed] for seed in shared)
 
 
 @judge(PAPER, "precision", "costs_alike_here")
