@@ -1,4 +1,4 @@
-"""The runs of a result as drawings and judges see them: selected by labels, averaged over seeds, or as a table."""
+"""The runs of a result as drawings and judges see them: selected by labels, averaged over seeds."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col
-from pipelag.results.context import Accuracy, Context
+from pipelag.results.context import Accuracy, Context, ended_at
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, listing, trend
 from pipelag.results.leaderboard.board import BOTH_UNREMEDIED
@@ -37,6 +37,7 @@ from pipelag.results.leaderboard.scores import (
     priced,
     rate_of,
     score,
+    shared_seeds,
     unlearned,
     with_momentum,
 )
@@ -170,14 +171,11 @@ def over_rates(context: Context) -> Drawn:
     rows: list[dict[str, Any]] = []
     for arm in context.values("arm"):
         items = context.logged(arm=arm)
-        seeds: dict[float, set[int]] = {}
-        for item in items:
-            seeds.setdefault(rate_of(item), set()).add(item.arm.seed)
-        shared = set.intersection(*seeds.values()) if seeds else set()
+        shared = shared_seeds(items, rate_of)
         rows += [
-            {"method": arm, "rate": rate_of(item), "accuracy": item.log.accuracy, "seed": item.arm.seed}
+            {"method": arm, "rate": rate_of(item), "accuracy": ended_at(item), "seed": item.arm.seed}
             for item in items
-            if item.log is not None and item.arm.seed in shared
+            if item.arm.seed in shared
         ]
     methods = [arm for arm in context.values("arm") if len({row["rate"] for row in rows if row["method"] == arm}) > 1]
     rows = [row for row in rows if row["method"] in methods]

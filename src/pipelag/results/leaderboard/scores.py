@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from statistics import fmean
@@ -61,6 +61,14 @@ def loss_of(item: Item) -> float:
     assert item.log is not None
     reached = item.log.rows[-1].get("loss") if item.log.rows and item.log.accuracy is not None else None
     return inf if reached is None else reached
+
+
+def shared_seeds(items: Iterable[Item], point: Callable[[Item], Hashable]) -> set[int]:
+    """The seeds that every point of a figure has. point: what a run is a point of."""
+    seeds: dict[Hashable, set[int]] = {}
+    for item in items:
+        seeds.setdefault(point(item), set()).add(item.arm.seed)
+    return set.intersection(*seeds.values()) if seeds else set()
 
 
 def place(items: Iterable[Item]) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized
 from pipelag.results.pipemare.arms import ABOUT, DIVERGED, about_zero, all_diverged, gap_to, higher
-from pipelag.results.pipemare.costs import amortised, arrival, goal, gpipe, held, pipeline, unreached
+from pipelag.results.pipemare.costs import amortised, arrivals, goal, gpipe, held, pipeline, unreached
 from pipelag.results.pipemare.quality import (
     BLEU,
     CHOSEN,
@@ -32,7 +32,6 @@ from pipelag.results.pipemare.quality import (
     metric,
     outcomes,
     outcomes_of,
-    runs_of,
     trained_as,
 )
 from pipelag.results.verdict import Finding, NotLogged, judge
@@ -218,10 +217,7 @@ def iwslt_t1_twice(context: Context) -> Finding:
         NotLogged: synchronous training misses the target with some seed.
     """
     target = goal(context, "translation")
-    sync, t1 = (
-        {seed: arrival(item, target) for seed, item in runs_of(context, task="translation", arm=arm).items()}
-        for arm in ("Sync", "T1")
-    )
+    sync, t1 = (arrivals(context, target, task="translation", arm=arm) for arm in ("Sync", "T1"))
     for seed, one in sync.items():
         if one.never:
             raise NotLogged(f"synchronous training does not come to {target:.1f} BLEU with seed {seed}")

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.experiments.specs import evenly
-from pipelag.results.arrivals import Arrival
+from pipelag.results.arrivals import Arrival, Arrivals
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.pipemare.quality import DATASET_OF, TASK_OF, best, evaluations, log_in, runs_of, value_of
@@ -136,6 +136,11 @@ def unreached(context: Context, task: str) -> str:
 def arrival(item: Item, target: float) -> Arrival:
     """When a run first has a score of at least the target, in epochs."""
     return Arrival.of(evaluations(log_in(item)), lambda row: value_of(row) >= target)
+
+
+def arrivals(context: Context, target: float, **labels: str) -> Arrivals:
+    """When the runs with these labels first have a score of at least the target, in epochs, by seed."""
+    return {seed: arrival(item, target) for seed, item in runs_of(context, **labels).items()}
 
 
 def amortised(context: Context, alone: float, target: float, **labels: str) -> dict[int, float]:

@@ -14,7 +14,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
 from pipelag.results.pipemare.arms import about_zero, gap_to, grid, number
-from pipelag.results.pipemare.costs import amortised, arrival, goal, gpipe, normalised, reach
+from pipelag.results.pipemare.costs import amortised, arrivals, goal, gpipe, normalised, reach
 from pipelag.results.pipemare.curves import STYLES, compared, nothing, task_of
 from pipelag.results.pipemare.end_to_end import ARMS, imagenet_pipedream_below
 from pipelag.results.pipemare.quality import (
@@ -127,11 +127,8 @@ def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, Arrivals], 
         NotLogged: no run of any arm reaches it, so that nothing can be told.
     """
     arms, target = grid(context, "W", "translation"), goal(context, "translation")
-    by_arm = {
-        arm: {seed: arrival(item, target) for seed, item in runs_of(context, task="translation", arm=arm).items()}
-        for arm in arms
-    }
-    if all(one.never for arrivals in by_arm.values() for one in arrivals.values()):
+    by_arm = {arm: arrivals(context, target, task="translation", arm=arm) for arm in arms}
+    if all(one.never for epochs in by_arm.values() for one in epochs.values()):
         raise NotLogged(f"no warmed-up run reaches a BLEU of {reach(context, 'translation', target)}")
     return arms, by_arm, target
 
