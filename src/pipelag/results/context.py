@@ -289,10 +289,10 @@ def _tell(keys: Sequence[str], items: Iterable[Item], others: Iterable[Item]) ->
     return ours.isdisjoint(theirs)
 
 
-def few(names: Iterable[str], most: int = 4) -> str:
-    """Names in words; if there are more than `most`, the first ones and the number of the rest."""
+def few(names: Iterable[str]) -> str:
+    """Names in words; if there are more than four, the first four and the number of the rest."""
     names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def shown_of(item: Item, key: str) -> str:

@@ -67,14 +67,14 @@ def number(arm: str) -> float:
     return float(arm.split("= ")[1].split("/")[0])
 
 
-def gap_to(context: Context, arm: str, task: str, sync: str = "Sync") -> tuple[Difference, str]:
-    """How far an arm's best score is below synchronous training's or another arm's; and a sentence with it.
+def below_sync(context: Context, arm: str, task: str) -> tuple[Difference, str]:
+    """How far an arm's best score is below synchronous training's; and a sentence with it.
 
     The sentence also has the outcomes of both, and how their last evaluations compare.
     """
-    gap = below(context, arm, sync, task=task)
-    text = f"{outcomes_of(context, sync, arm, task=task)}; {gap.text()} below"
-    return gap, f"{text}, {at_the_end(context, sync, arm, task=task)}"
+    gap = below(context, arm, task=task)
+    text = f"{outcomes_of(context, 'Sync', arm, task=task)}; {gap.text()} below"
+    return gap, f"{text}, {at_the_end(context, 'Sync', arm, task=task)}"
 
 
 def about_zero(context: Context, arm: str, task: str) -> Finding:

@@ -10,7 +10,7 @@ from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, exact, sized
-from pipelag.results.pipemare.arms import about_zero, gap_to
+from pipelag.results.pipemare.arms import about_zero, below_sync
 from pipelag.results.pipemare.costs import amortised, goal, gpipe, megabytes, memory_of, pipeline, unreached
 from pipelag.results.pipemare.quality import (
     CHOSEN,
@@ -99,7 +99,7 @@ def table_2(context: Context) -> Drawn:
 
 def at_least_sync(context: Context, task: str, arm: str) -> Finding:
     """Judge whether an arm's best score is at most 0.1 below Sync's, the bound that the claims state."""
-    gap, text = gap_to(context, arm, task)
+    gap, text = below_sync(context, arm, task)
     return sized(context, gap.below(POINTS), text, f"below by at most 0.1, as the claim says; {SEEDS}", task=task)
 
 

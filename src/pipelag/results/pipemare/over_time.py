@@ -13,7 +13,7 @@ from pipelag.results.arrivals import BETWEEN, Arrivals, in_words, later
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
-from pipelag.results.pipemare.arms import about_zero, gap_to, grid, number
+from pipelag.results.pipemare.arms import about_zero, below_sync, grid, number
 from pipelag.results.pipemare.costs import amortised, arrivals, goal, gpipe, normalised, reach
 from pipelag.results.pipemare.curves import STYLES, compared, nothing, task_of
 from pipelag.results.pipemare.end_to_end import ARMS, imagenet_pipedream_below
@@ -116,7 +116,7 @@ def imagenet_warmup(context: Context) -> Finding:
 @judge(PAPER, "figure_11", "wmt_warmup")
 def wmt_warmup(context: Context) -> Finding:
     """Holds if PipeMareW's best BLEU is not below GPipe's."""
-    gap, text = gap_to(context, "T1+T2+W", "WMT17")
+    gap, text = below_sync(context, "T1+T2+W", "WMT17")
     return sized(context, gap.below(1e-9), text, SEEDS, task="WMT17")
 
 

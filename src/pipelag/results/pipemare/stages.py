@@ -257,20 +257,20 @@ judge(PAPER, "figure_2", "falls_with_stages_here")(partial(falls, method="PipeMa
 judge(PAPER, "figure_2", "stashing_falls_with_stages_here")(partial(falls, method="PipeDream"))
 
 
-def close(context: Context, bound: float, words: str, method: str = "PipeMare") -> Finding:
-    """Judge whether a method's best score is at most a bound below each other's, at every number of stages.
+def close(context: Context, bound: float, words: str) -> Finding:
+    """Judge whether PipeMare's best score is at most a bound below each other's, at every number of stages.
 
     To be within the bound of every other method is to be within it of the best one.
     """
     texts, holds = [], []
     for each in trained_stages(context):
         where = {"setup": each.setup, "task": TASK[context.name]}
-        gaps = {m: below(context, method, m, **where) for m in methods(context) if m != method}
+        gaps = {m: below(context, "PipeMare", m, **where) for m in methods(context) if m != "PipeMare"}
         holds += [gap.below(bound) for gap in gaps.values()]
         apart = ", ".join(
-            f"below {m} by {gap.text()}, {at_the_end(context, m, method, **where)}" for m, gap in gaps.items()
+            f"below {m} by {gap.text()}, {at_the_end(context, m, 'PipeMare', **where)}" for m, gap in gaps.items()
         )
-        texts.append(f"P = {each.stages}: {method} {outcomes(context, arm=method, **where)}, {apart}")
+        texts.append(f"P = {each.stages}: PipeMare {outcomes(context, arm='PipeMare', **where)}, {apart}")
     return sized(
         context, all_of(holds), "; ".join(texts), f"below the best by at most {words}", task=TASK[context.name]
     )

@@ -35,11 +35,12 @@ from pipelag.results.stale_weights.reading import (
 from pipelag.results.verdict import Finding, Judge, judge
 
 
-def at_most(model: str, bound: float, arms: Sequence[str] = (), half: float = 0.05) -> Judge:
-    """A judge that decides whether each arm (default: all) loses at most a printed number of points.
+def at_most(model: str, bound: float, arms: Sequence[str] = ()) -> Judge:
+    """A judge that decides whether each arm (default: all) loses at most a number of points, printed to a tenth.
 
-    It holds if each drop, paired over seeds, is at most the bound plus `half`, half a unit of its last printed digit.
+    It holds if each drop, paired over seeds, is at most the bound plus half a unit of its last printed digit.
     """
+    half = 0.05
 
     def judged(context: Context) -> Finding:
         by_arm = drops(context, model, arms)
