@@ -11,7 +11,7 @@ from pipelag.results.arrivals import BETWEEN, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized
-from pipelag.results.pipemare.arms import ABOUT, DIVERGED, about_zero, all_diverged, below_sync, higher
+from pipelag.results.pipemare.arms import ABOUT, DIVERGED, about_zero, all_diverged, below_sync, best_below, higher
 from pipelag.results.pipemare.costs import amortised, arrivals, goal, gpipe, held, pipeline, unreached
 from pipelag.results.pipemare.quality import (
     BLEU,
@@ -21,8 +21,6 @@ from pipelag.results.pipemare.quality import (
     POINTS,
     TASK_OF,
     area,
-    at_the_end,
-    below,
     best,
     best_of,
     cell,
@@ -43,11 +41,11 @@ PAPER = "pipemare"
 def all_reach_sync(context: Context) -> Finding:
     """Holds if T1 and T1+T2 both end within 0.1 points of Sync: final accuracies on images."""
     sync = final(context, task="images", arm="Sync")
-    gaps = {arm: Difference.of(sync, final(context, task="images", arm=arm)) for arm in ("T1", "T1+T2")}
+    steps = {arm: Difference.of(sync, final(context, task="images", arm=arm)) for arm in ("T1", "T1+T2")}
     text = f"Sync ends at {mean_text(list(sync.values()))}; " + ", ".join(
-        f"{arm} {gap.text()} below" for arm, gap in gaps.items()
+        f"{arm} {step.text()} below" for arm, step in steps.items()
     )
-    holds = all_of(gap.within(-POINTS, POINTS) for gap in gaps.values())
+    holds = all_of(step.within(-POINTS, POINTS) for step in steps.values())
     return sized(context, holds, text, f"equal within {EQUAL_POINTS}", task="images")
 
 
@@ -160,18 +158,14 @@ def remembered(context: Context, row: dict[str, Any]) -> float | None:
 @judge(PAPER, "table_3", "cifar_t2_below")
 def cifar_t2_below(context: Context) -> Finding:
     """Holds if T2's best accuracy is below T1's."""
-    step = below(context, "T2", "T1", task="images")
-    text = f"{outcomes_of(context, 'T2', 'T1', task='images')}; T2 {step.text()} below"
-    text += f", {at_the_end(context, 'T1', 'T2', task='images')}"
+    step, text = best_below(context, "T2", "T1", "T2 {} below", "images")
     return sized(context, step.above(), text, SEEDS, task="images")
 
 
 @judge(PAPER, "table_3", "cifar_t1_as_both")
 def cifar_t1_as_both(context: Context) -> Finding:
     """Holds if the best accuracies of T1 and T1+T2 are within 0.1 points of each other."""
-    step = below(context, "T1", "T1+T2", task="images")
-    text = f"{outcomes_of(context, 'T1', 'T1+T2', task='images')}; T1 {step.text()} below"
-    text += f", {at_the_end(context, 'T1+T2', 'T1', task='images')}"
+    step, text = best_below(context, "T1", "T1+T2", "T1 {} below", "images")
     return sized(context, step.within(-POINTS, POINTS), text, f"equal: within {EQUAL_POINTS}", task="images")
 
 
@@ -193,9 +187,7 @@ def iwslt_without_t1(context: Context) -> Finding:
 @judge(PAPER, "table_3", "iwslt_w_adds")
 def iwslt_w_adds(context: Context) -> Finding:
     """Holds if W adds 0.2 to 0.6 to T1+T2's best BLEU: half to one and a half times the paper's 0.4."""
-    step = below(context, "T1+T2", "T1+T2+W", task="translation")
-    text = f"{outcomes_of(context, 'T1+T2', 'T1+T2+W', task='translation')}; W adds {step.text()}"
-    text += f", {at_the_end(context, 'T1+T2+W', 'T1+T2', task='translation')}"
+    step, text = best_below(context, "T1+T2", "T1+T2+W", "W adds {}", "translation")
     return sized(context, step.within(0.2, 0.6), text, f"{ABOUT}; {SEEDS}", task="translation")
 
 

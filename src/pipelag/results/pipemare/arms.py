@@ -77,6 +77,16 @@ def below_sync(context: Context, arm: str, task: str) -> tuple[Difference, str]:
     return gap, f"{text}, {at_the_end(context, 'Sync', arm, task=task)}"
 
 
+def best_below(context: Context, arm: str, than: str, words: str, task: str) -> tuple[Difference, str]:
+    """How far an arm's best score is below another's; and a sentence as that of `below_sync`.
+
+    words: what the sentence says of the gap, which stands for {}.
+    """
+    step = below(context, arm, than, task=task)
+    text = f"{outcomes_of(context, arm, than, task=task)}; {words.format(step.text())}"
+    return step, f"{text}, {at_the_end(context, than, arm, task=task)}"
+
+
 def about_zero(context: Context, arm: str, task: str) -> Finding:
     """Judge whether an arm's best BLEU, averaged over seeds, rounds to 0."""
     scores = best(context, task=task, arm=arm)

@@ -14,7 +14,7 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, gaps, ordered, paired_means, sized, trend
 from pipelag.results.learning import learned
 from pipelag.results.logs import Item
-from pipelag.results.pipemare.arms import DIVERGED, all_diverged, higher, none_diverged
+from pipelag.results.pipemare.arms import DIVERGED, all_diverged, best_below, higher, none_diverged
 from pipelag.results.pipemare.curves import compared, curves, learning, task_of
 from pipelag.results.pipemare.quality import (
     CHANCE,
@@ -103,10 +103,8 @@ def discrepancy_diverges(context: Context) -> Finding:
 @judge(PAPER, "figure_4", "discrepancy_hurts")
 def discrepancy_hurts(context: Context) -> Finding:
     """Holds if the best accuracy with discrepancy is below that without, at the same stages and rate."""
-    difference = below(context, "neither", "no discrepancy", task="images")
-    text = f"{outcomes_of(context, 'neither', 'no discrepancy', task='images')}; a difference of {difference.text()}"
-    text += f", {at_the_end(context, 'no discrepancy', 'neither', task='images')}"
-    return trend(context, difference.above(), text, SEEDS, task="images")
+    step, text = best_below(context, "neither", "no discrepancy", "a difference of {}", "images")
+    return trend(context, step.above(), text, SEEDS, task="images")
 
 
 @judge(PAPER, "figure_4", "delay_hurts")
@@ -232,9 +230,9 @@ def t2_reaches_sync(context: Context) -> Finding:
         {seed: after(item) for seed, item in runs_of(context, task="images", arm=arm).items()}
         for arm in ("Sync", "T1+T2")
     )
-    gap = Difference.of(sync, with_t2)
-    text = f"after the first drop of the rate Sync {fmean(sync.values()):.1f}, T1+T2 {gap.text()} below"
-    return sized(context, gap.below(POINTS), text, f"below by at most {EQUAL_POINTS}")
+    step = Difference.of(sync, with_t2)
+    text = f"after the first drop of the rate Sync {fmean(sync.values()):.1f}, T1+T2 {step.text()} below"
+    return sized(context, step.below(POINTS), text, f"below by at most {EQUAL_POINTS}")
 
 
 @judge(PAPER, "figure_12", "t2_needed")
@@ -273,11 +271,11 @@ judge(PAPER, "figure_19", "iwslt_t1_adds")(partial(t1_adds, task="translation", 
 
 def t1_reaches_sync(context: Context, task: str) -> Finding:
     """Holds if Hogwild+T1's best score is no further below Sync's than in the pairs that the paper calls matching."""
-    gap, most = below(context, "Hogwild+T1", task=task), MATCHED[task]
-    text = f"{outcomes_of(context, 'Sync', 'Hogwild+T1', task=task)}; T1 {gap.text()} below"
+    step, most = below(context, "Hogwild+T1", task=task), MATCHED[task]
+    text = f"{outcomes_of(context, 'Sync', 'Hogwild+T1', task=task)}; T1 {step.text()} below"
     text += f", {at_the_end(context, 'Sync', 'Hogwild+T1', task=task)}"
     why = f"below by at most {most:g}, as the paper's are, and half a unit of the last digit; {SEEDS}"
-    return sized(context, gap.below(most), text, why, task=task)
+    return sized(context, step.below(most), text, why, task=task)
 
 
 def t1_helps(context: Context, task: str) -> Finding:
