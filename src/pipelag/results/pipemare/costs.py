@@ -12,7 +12,7 @@ from pipelag.experiments.specs import evenly
 from pipelag.results.arrivals import Arrival, Arrivals
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, RunLog
-from pipelag.results.pipemare.quality import DATASET_OF, TASK_OF, best, evaluations, log_in, runs_of, value_of
+from pipelag.results.pipemare.quality import DATASET_OF, TASK_OF, best, runs_of, scored, value_of
 from pipelag.results.verdict import NotLogged, log_of
 
 OPTIMIZER = {task: "SGD with momentum" if task in ("images", "ImageNet") else "Adam" for task in TASK_OF.values()}
@@ -121,7 +121,7 @@ def missed(
     short = [item for item in runs.values() if arrival(item, target).never]
     if not short:
         return None
-    most = max((value_of(row) for item in short for row in evaluations(log_in(item))), default=0.0)
+    most = max((value_of(row) for item in short for row in scored(item)), default=0.0)
     some = f"with {len(short)} of its {len(runs)} seeds " if len(short) < len(runs) else ""
     why = f"{arm} has no amortised utilisation, for {some}it never reaches {reach(context, task, target, sync)}"
     return f"{why}; the best of {'these' if some else 'its seeds'} comes to", f"{most:.1f}"
@@ -135,7 +135,7 @@ def unreached(context: Context, task: str) -> str:
 
 def arrival(item: Item, target: float) -> Arrival:
     """When a run first has a score of at least the target, in epochs."""
-    return Arrival.of(evaluations(log_in(item)), lambda row: value_of(row) >= target)
+    return Arrival.of(scored(item), lambda row: value_of(row) >= target)
 
 
 def arrivals(context: Context, target: float, **labels: str) -> Arrivals:
@@ -170,15 +170,12 @@ def normalised(item: Item, alone: float) -> list[tuple[float, float]]:
     A synchronous epoch takes 1/Util_sync of these; `alone` is Util_sync.
     """
     warm = epochs_of(item, "gpipe")
-    return [
-        (min(row["epoch"], warm) / alone + max(0.0, row["epoch"] - warm), value_of(row))
-        for row in evaluations(log_in(item))
-    ]
+    return [(min(row["epoch"], warm) / alone + max(0.0, row["epoch"] - warm), value_of(row)) for row in scored(item)]
 
 
 def epochs_of(item: Item, method: str) -> float:
     """How many epochs a run trains with a method before it changes to another; 0 where it begins with another."""
-    rows = evaluations(log_in(item))
+    rows = scored(item)
     if not rows:
         return 0.0
     steps = 0

@@ -25,14 +25,13 @@ from pipelag.results.pipemare.quality import (
     at_the_end,
     below,
     best,
-    evaluations,
     final,
-    log_in,
     mean_text,
     metric,
     outcomes,
     outcomes_of,
     runs_of,
+    scored,
     spec_stages,
     title,
     value_of,
@@ -224,7 +223,7 @@ def t2_reaches_sync(context: Context) -> Finding:
     def after(item: Item) -> float:
         schedule = item.arm.spec.lr_schedule
         drop = schedule.milestones[0] * (schedule.horizon or item.arm.spec.steps)
-        return max((value_of(row) for row in evaluations(log_in(item)) if row["step"] > drop), default=0.0)
+        return max((value_of(row) for row in scored(item) if row["step"] > drop), default=0.0)
 
     sync, with_t2 = (
         {seed: after(item) for seed, item in runs_of(context, task="images", arm=arm).items()}

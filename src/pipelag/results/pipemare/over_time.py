@@ -25,12 +25,12 @@ from pipelag.results.pipemare.quality import (
     at_the_end,
     below,
     best,
-    evaluations,
     last_evaluation,
     log_in,
     metric,
     outcomes_of,
     runs_of,
+    scored,
     title,
     value_of,
 )
@@ -59,7 +59,7 @@ def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[s
         for item in sorted(runs, key=lambda item: order(item.arm.labels["arm"])):
             times = [time for time, _ in normalised(item, alone)] if alone else []
             line = {"line": item.arm.labels["arm"], "seed": item.arm.seed}
-            for i, row in enumerate(evaluations(log_in(item))):
+            for i, row in enumerate(scored(item)):
                 rows.append(line | {"panel": f"{where}: epochs", "x": row["epoch"], "score": value_of(row)})
                 if alone:
                     rows.append(line | {"panel": f"{where}: time", "x": times[i], "score": value_of(row)})

@@ -15,13 +15,13 @@ from pipelag.results.pipemare.curves import learning, nothing
 from pipelag.results.pipemare.quality import (
     best,
     equal,
-    evaluations,
     final,
     log_in,
     mean_text,
     metric,
     outcomes,
     runs_of,
+    scored,
     title,
     value_of,
 )
@@ -126,7 +126,7 @@ def t1_twelve_diverge(context: Context) -> Finding:
     texts, holds = [], True
     for item in runs_of(context, arm="T1", task="translation", checkpoints="some").values():
         log, steps = log_in(item), item.arm.spec.steps
-        values = [value_of(row) for row in evaluations(log)]
+        values = [value_of(row) for row in scored(item)]
         top = max(values, default=0.0)
         after = log.diverged_at
         middle = after is not None and steps / 10 < after < steps

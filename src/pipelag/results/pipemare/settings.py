@@ -14,11 +14,11 @@ from pipelag.results.pipemare.arms import grid
 from pipelag.results.pipemare.quality import (
     DATASET_OF,
     best,
-    evaluations,
     last_evaluation,
     log_in,
     mean_text,
     reasons,
+    scored,
     trained_as,
 )
 from pipelag.results.shortfall import annealed, started
@@ -91,7 +91,7 @@ def settings(context: Context) -> Drawn:
     """The paper's settings, and those of our logged runs."""
     rows: list[dict[str, Any]] = [{"who": f"paper, {row['dataset']}", **row} for row in context.result.reported]
     for task in context.values("task"):
-        item = next((item for item in context.select(task=task) if item.log and evaluations(item.log)), None)
+        item = next((item for item in context.select(task=task) if item.log and scored(item)), None)
         if item is not None:
             title = log_in(item).summary["data"]["title"]
             rows.append({"who": f"here for {DATASET_OF.get(task, task)}: {title}", **settings_of(item)})
