@@ -15,10 +15,11 @@ import pytest
 
 from pipelag.errors import PipelagError
 from pipelag.experiments import Arm, load_paper, papers
-from pipelag.results.judging import by_seed, every_run, extent, learned
+from pipelag.results.judging import by_seed, every_run, extent
 from pipelag.results.leaderboard.rates import by_seed as rate_by_seed
 from pipelag.results.leaderboard.rates import chosen
 from pipelag.results.leaderboard.scores import above, cheaper
+from pipelag.results.learning import learned
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases.leaderboard import ORDER, accuracies, searched

@@ -19,11 +19,11 @@ from pipelag.results.spectrain.learning_curves import STYLES
 from pipelag.results.spectrain.throughput import least_drawn
 from pipelag.results.spectrain.timing import disagreeing, methods_timed, shares
 from pipelag.results.spectrain.training import (
+    above_stale,
     above_vanilla_here,
     as_trained,
     at_least_data_on_four,
     mean_order,
-    stale_below_here,
     table_1,
 )
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
@@ -51,8 +51,8 @@ def at_chance(arm_name: str, model: str) -> Make:
 def test_whichever_arm_does_not_learn_nothing_is_judged_by_it(arm: str) -> None:
     whole = context("spectrain", "table_1", learnt({}, apart=0.1))
     broken = context("spectrain", "table_1", at_chance(arm, "Transformer"))
-    assert stale_below_here(whole).holds is True
-    finding = stale_below_here(broken)
+    assert above_stale(whole, "Data P.").holds is True
+    finding = above_stale(broken, "Data P.")
     assert finding.holds is None and f"{arm} of Transformer does not learn here" in finding.why
     assert "Data P. over " in finding.why  # the other arm's is told
 

@@ -11,7 +11,7 @@ from pipelag.experiments import Arm, load_paper
 from pipelag.results.judging import Difference
 from pipelag.results.loading import load_results
 from pipelag.results.logs import RunLog
-from pipelag.results.spectrain.training import stale_below_here
+from pipelag.results.spectrain.training import above_stale
 from pipelag.results.verdict import JUDGES, Finding, NotLogged
 from tests.results.cases import leaderboard, pipedream, pipemare, spectrain
 from tests.results.made_up import Make, Pair, altered, context, trained, with_rows
@@ -49,7 +49,7 @@ def lost(run: RunLog, at: int = 400) -> RunLog:
 def test_what_a_run_reached_before_it_diverged_is_no_best() -> None:
     make = changed(spectrain.learnt({}, apart=0.1), lambda arm, f: lost(f) if arm.labels["arm"] == "Data P." else f)
     with pytest.raises(NotLogged, match="Data P. of VGG16 diverged with seed 0, at step 400"):
-        stale_below_here(context("spectrain", "table_1", make))
+        above_stale(context("spectrain", "table_1", make), "Data P.")
 
 
 def test_an_arm_that_stays_at_chance_is_not_called_stable() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelag.report.style import COLOURS, PAGE, figure
+from pipelag.report.style import CENTRED, COLOURS, PAGE, figure
 
 
 def workflow(steps: Sequence[tuple[str, str]]) -> Any:
@@ -15,7 +15,7 @@ def workflow(steps: Sequence[tuple[str, str]]) -> Any:
     for number, (name, text) in enumerate(steps):
         colour = COLOURS[1 + number]
         style = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour, "linewidth": 1.2}
-        box = axes.text(3 * number, 0, text, ha="center", va="center", fontsize=7, bbox=style).get_bbox_patch()
+        box = axes.text(3 * number, 0, text, fontsize=7, bbox=style, **CENTRED).get_bbox_patch()
         axes.text(3 * number, 0.78, name, ha="center", va="bottom", color=colour, weight="bold")
         if before is not None:  # boxes are as wide as their texts, so the arrow is cut off at them
             arrow = {"arrowstyle": "->", "color": "#555555", "linewidth": 1.2, "patchA": before, "patchB": box}
@@ -40,32 +40,15 @@ def cluster_levels(levels: Sequence[Mapping[str, float]]) -> Any:
     wide = across + 1.0
     for server in range(servers):
         left = server * (wide + 0.9)
-        axes.add_patch(
-            FancyBboxPatch(
-                (left, 0), wide, down + 0.7, boxstyle="round,pad=0.1", fill=False, edgecolor=COLOURS[5], linestyle="--"
-            )
-        )
+        outline: Any = {"boxstyle": "round,pad=0.1", "fill": False, "edgecolor": COLOURS[5], "linestyle": "--"}
+        axes.add_patch(FancyBboxPatch((left, 0), wide, down + 0.7, **outline))
         for worker in range(workers):
             x, y = left + 0.6 + worker % across, 0.25 + worker // across
             axes.add_patch(Rectangle((x, y), 0.8, 0.7, facecolor=COLOURS[3], edgecolor="white"))
-            axes.text(
-                x + 0.4,
-                y + 0.35,
-                str(server * workers + worker + 1),
-                ha="center",
-                va="center",
-                color="white",
-                fontsize=6.5,
-            )
+            number = str(server * workers + worker + 1)
+            axes.text(x + 0.4, y + 0.35, number, color="white", fontsize=6.5, **CENTRED)
         if workers > 1:
-            axes.text(
-                left + wide / 2,
-                down + 0.45,
-                f"$B_1$ = {_speed(inner)}",
-                ha="center",
-                va="center",
-                fontsize=6,
-            )
+            axes.text(left + wide / 2, down + 0.45, f"$B_1$ = {_speed(inner)}", fontsize=6, **CENTRED)
         axes.plot([left + wide / 2] * 2, [-0.1, -0.75], color=COLOURS[2], linewidth=1.2)
     end = (servers - 1) * (wide + 0.9)
     axes.plot([wide / 2, end + wide / 2], [-0.75, -0.75], color=COLOURS[2], linewidth=1.2)
@@ -97,19 +80,11 @@ def plan_of_layers(times: Sequence[float], stages: Sequence[Mapping[str, int]]) 
         colour = COLOURS[1 + number % (len(COLOURS) - 1)]
         left, right = starts[stage["first"] - 1], starts[stage["last"]]
         for layer in range(stage["first"] - 1, stage["last"]):
-            axes.add_patch(
-                Rectangle((starts[layer], 0), times[layer], 1, facecolor=colour, edgecolor="white", linewidth=0.4)
-            )
-        workers = f"{stage['replicas']} worker{'s' if stage['replicas'] > 1 else ''}"
-        axes.text(
-            (left + right) / 2,
-            1.1 + 0.32 * (number % 2),
-            f"stage {number + 1}: {workers}",
-            ha="center",
-            va="bottom",
-            color=colour,
-            fontsize=6,
-        )
+            style: Any = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.4}
+            axes.add_patch(Rectangle((starts[layer], 0), times[layer], 1, **style))
+        text = f"stage {number + 1}: {stage['replicas']} worker{'s' if stage['replicas'] > 1 else ''}"
+        place = (left + right) / 2, 1.1 + 0.32 * (number % 2)
+        axes.text(*place, text, ha="center", va="bottom", color=colour, fontsize=6)
     axes.set_xlim(0, starts[-1])
     axes.set_ylim(0, 1.8)
     axes.set_yticks([])

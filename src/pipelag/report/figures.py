@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelag.report.style import COLOURS, COLUMN, PAGE, figure, ink
+from pipelag.report.style import CENTRED, COLOURS, COLUMN, PAGE, figure, ink
 
 
 def empty(why: str) -> Any:
     """What stands in the place of a figure that has no log: a sentence that says why, and nothing to be read off."""
     fig, axes = figure(COLUMN, 1.6)
-    axes.text(0.5, 0.5, textwrap.fill(why, 48), transform=axes.transAxes, ha="center", va="center", color="#7F7F7F")
+    axes.text(0.5, 0.5, textwrap.fill(why, 48), transform=axes.transAxes, color="#7F7F7F", **CENTRED)
     axes.set_axis_off()
     return fig
 
@@ -30,6 +30,11 @@ def space_time(rows: Sequence[Mapping[str, Any]], workers: Sequence[str], versio
     cells: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         cells.setdefault((row["worker"], row["start"]), []).append(row)
+
+    def write(x: float, y: float, text: str, size: float, colour: str, pad: float, **style: Any) -> None:
+        box = {"boxstyle": f"round,pad={pad}", "facecolor": colour, "edgecolor": "none"}
+        axes.text(x, y, text, fontsize=size, color=ink(colour), bbox=box, **CENTRED, **style)
+
     for worker in range(len(workers)):
         for cycle in range(cycles):
             here = cells.get((worker, cycle), [])
@@ -41,31 +46,11 @@ def space_time(rows: Sequence[Mapping[str, Any]], workers: Sequence[str], versio
                 forward = row["kind"] == "F"
                 axes.add_patch(_box(cycle + place * share, worker, share, colour, "white", None if forward else "////"))
                 middle = cycle + (place + 0.5) * share
-                axes.text(
-                    middle,
-                    worker + (0.4 if versions else 0.5),
-                    f"{row['kind']}{row['minibatch']}",
-                    ha="center",
-                    va="center",
-                    fontsize=6.5,
-                    color=ink(colour),
-                    weight="bold",
-                    bbox={"boxstyle": "round,pad=0.12", "facecolor": colour, "edgecolor": "none"},
-                )
+                name, high = f"{row['kind']}{row['minibatch']}", 0.4 if versions else 0.5
+                write(middle, worker + high, name, 6.5, colour, 0.12, weight="bold")
                 if versions:
                     text = f"reads $W_{{{row['reads']}}}$" if forward else f"makes $W_{{{row['writes']}}}$"
-                    if len(here) > 1:
-                        text = text.split(" ")[1]
-                    axes.text(
-                        middle,
-                        worker + 0.78,
-                        text,
-                        ha="center",
-                        va="center",
-                        fontsize=6,
-                        color=ink(colour),
-                        bbox={"boxstyle": "round,pad=0.1", "facecolor": colour, "edgecolor": "none"},
-                    )
+                    write(middle, worker + 0.78, text.split(" ")[1] if len(here) > 1 else text, 6, colour, 0.1)
     axes.set_xlim(0, cycles)
     axes.set_ylim(len(workers), 0)
     axes.set_xticks([c + 0.5 for c in range(cycles)], [str(c) for c in range(cycles)])
@@ -93,21 +78,13 @@ def partition(stages: Sequence[Sequence[int]], accelerators: Sequence[str]) -> A
         colour, start = COLOURS[1 + number % (len(COLOURS) - 1)], x
         for layer in layers:
             axes.add_patch(_box(x, 0, 0.9, colour, "white"))
-            axes.text(x + 0.45, 0.5, f"{layer}", ha="center", va="center", color=ink(colour), weight="bold")
+            axes.text(x + 0.45, 0.5, f"{layer}", color=ink(colour), weight="bold", **CENTRED)
             x += 0.9
         middle = (start + x) / 2
         axes.text(middle, -0.2, f"P{number}", ha="center", va="bottom", color=colour, weight="bold")
         axes.annotate("", (middle, 1.5), (middle, 1.0), arrowprops={"arrowstyle": "->", "color": colour})
-        axes.text(
-            middle,
-            1.75,
-            accelerator,
-            ha="center",
-            va="center",
-            color=colour,
-            weight="bold",
-            bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": colour},
-        )
+        frame = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": colour}
+        axes.text(middle, 1.75, accelerator, color=colour, weight="bold", bbox=frame, **CENTRED)
         x += 0.35
     axes.text(-0.15, 0.5, "layers", ha="right", va="center")
     axes.set_xlim(-1.1, x)
@@ -129,38 +106,28 @@ def registers(stages: int, accelerators: Mapping[str, str]) -> Any:
 
     def box(x: float, y: float, name: str) -> None:
         axes.add_patch(_box(x, y, 2.0, colour[accelerators[name]], "white"))
-        axes.text(
-            x + 1.0, y + 0.5, f"{name}  ({accelerators[name]})", ha="center", va="center", color="white", weight="bold"
-        )
+        axes.text(x + 1.0, y + 0.5, f"{name}  ({accelerators[name]})", color="white", weight="bold", **CENTRED)
 
-    def arrow(a: tuple[float, float], b: tuple[float, float], text: str = "") -> None:
-        axes.annotate("", b, a, arrowprops={"arrowstyle": "->", "linewidth": 0.9})
-        if text:
-            axes.text((a[0] + b[0]) / 2, (a[1] + b[1]) / 2 - 0.14, text, ha="center", va="bottom", fontsize=6.5)
+    def arrow(a: tuple[float, float], b: tuple[float, float], **style: Any) -> None:
+        axes.annotate("", b, a, arrowprops={"arrowstyle": "->", "linewidth": 0.9}, **style)
 
     step = 3.4
     for i in range(stages):
         box(i * step, 0, f"FS{i + 1}")
         box(i * step, 2, f"BKS{stages - i}")
-        arrow((i * step + 1.0, 0.97), (i * step + 1.0, 2.03), "")
+        arrow((i * step + 1.0, 0.97), (i * step + 1.0, 2.03))
         axes.text(i * step + 1.06, 1.5, "kept activations" if i < stages - 1 else "error", fontsize=6.5, va="center")
         if i < stages - 1:
             for y, sign in ((0.5, 1), (2.5, -1)):
                 middle = i * step + 2.0 + (step - 2.0) / 2
                 axes.add_patch(_box(middle - 0.15, y - 0.5, 0.3, "#555555", "white"))
                 left, right = (i * step + 2.0, y), ((i + 1) * step, y)
-                a, b = (left, right) if sign > 0 else (right, left)
-                axes.annotate("", b, a, arrowprops={"arrowstyle": "->", "linewidth": 0.9}, zorder=0)
+                arrow(*((left, right) if sign > 0 else (right, left)), zorder=0)
                 text = f"$x^{{(l_{i + 1})}}$" if sign > 0 else rf"$\delta^{{(l_{i + 1}+1)}}$"
-                axes.text(
-                    middle,
-                    y - 0.55 if sign > 0 else y + 0.55,
-                    text,
-                    ha="center",
-                    va="bottom" if sign > 0 else "top",
-                    fontsize=7,
-                )
-    arrow((-0.9, 0.5), (0, 0.5), "minibatch")
+                above = "bottom" if sign > 0 else "top"
+                axes.text(middle, y - 0.55 * sign, text, ha="center", va=above, fontsize=7)
+    arrow((-0.9, 0.5), (0, 0.5))
+    axes.text(-0.45, 0.36, "minibatch", ha="center", va="bottom", fontsize=6.5)
     axes.set_xlim(-1.4, (stages - 1) * step + 2.4)
     axes.set_ylim(3.5, -0.6)
     axes.axis("off")

@@ -18,6 +18,7 @@ import pandas as pd
 from pipelag.report.charts import greek
 from pipelag.report.figures import empty
 from pipelag.report.panels import (
+    GREY,
     LETTER,
     MANY,
     TITLED,
@@ -42,6 +43,7 @@ from pipelag.report.style import COLOURS, COLUMN, DASHES, PAGE, figure
 
 FEW = 16  # points of a line: as many or fewer are marked, and all where most of a figure's lines have so few
 MARKERS = "os^DvP*X"
+ABOVE: Any = {"textcoords": "offset points", "xytext": (0, 1.5), "ha": "center", "va": "bottom"}  # of a bar
 Style = tuple[int, int]  # numbers of the colour and of the dashes
 
 
@@ -199,14 +201,8 @@ class Lines:
         elif len(points) == 1 and (points["std"] > 0).any():  # a band has no width
             axes.errorbar(points.index, points["mean"], points["std"], color=colour, linewidth=0.8, capsize=2)
         elif (points["std"] > 0).any():
-            axes.fill_between(
-                points.index,
-                points["mean"] - points["std"],
-                points["mean"] + points["std"],
-                color=colour,
-                alpha=0.15,
-                linewidth=0,
-            )
+            low, high = points["mean"] - points["std"], points["mean"] + points["std"]
+            axes.fill_between(points.index, low, high, color=colour, alpha=0.15, linewidth=0)
         if self.label:
             texts = rows.groupby(x.column)[self.label].first()
             label_points(axes, [(at, points["mean"][at], texts[at]) for at in points.index], colour, style[0] % 2 == 0)
@@ -286,17 +282,10 @@ class Bars:
             tops, whiskers = self._stand(axes, of_bar, y, places, width, colours if self.stack else {bar: colours[bar]})
             for group, top in tops.items():
                 text = self.number.format(top)
-                axes.annotate(
-                    text,
-                    (places[group], top + whiskers.get(group, 0.0)),
-                    textcoords="offset points",
-                    xytext=(0, 1.5),
-                    ha="center",
-                    va="bottom",
-                    fontsize=5.5 if small else 6,
-                    rotation=90 if small and len(text) > min(3, letters) else 0,
-                    path_effects=outlined() if self.levels else None,
-                )
+                place = (places[group], top + whiskers.get(group, 0.0))
+                upright = 90 if small and len(text) > min(3, letters) else 0
+                style = {"fontsize": 5.5 if small else 6, "path_effects": outlined() if self.levels else None}
+                axes.annotate(text, place, rotation=upright, **ABOVE, **style)
         titles, crowded = fitted([greek(str(group)) for group in groups], inches / len(groups))
         axes.set_xticks(range(len(groups)), titles, fontsize=6 if crowded else None)
         axes.tick_params(axis="x", length=0)
@@ -387,15 +376,8 @@ class Scatter:
                 )
             if self.equal:
                 most = float(part[[x.column, y.column]].max().max())
-                axes.plot(
-                    [0, most],
-                    [0, most],
-                    color="#7F7F7F",
-                    linewidth=0.6,
-                    linestyle=(0, (4, 2)),
-                    zorder=0,
-                    label="as predicted",
-                )
+                dashed = {"color": GREY, "linewidth": 0.6, "linestyle": (0, (4, 2)), "zorder": 0}
+                axes.plot([0, most], [0, most], label="as predicted", **dashed)
                 axes.set_xlim(left=0)
                 axes.set_ylim(bottom=0)
             x.apply(axes, "x")

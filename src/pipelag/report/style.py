@@ -51,6 +51,7 @@ RC: Any = {
     "svg.hashsalt": "pipelag",
     "savefig.dpi": 220,
 }
+CENTRED: Any = {"ha": "center", "va": "center"}  # of a text at a place
 FROZEN: Any = {"figure.constrained_layout.use": False}  # while a figure that is laid out is written
 
 

@@ -42,17 +42,10 @@ def tradeoff(points: Sequence[Point], memory: float) -> Any:
         for fits in (True, False):
             some = [p for p in in_bin if p.fits is fits]
             if some:
-                axes.scatter(
-                    [p.memory for p in some],
-                    [p.throughput for p in some],
-                    s=26,
-                    marker=marker,
-                    facecolors=colour if fits else "none",
-                    edgecolors=colour,
-                    linewidths=0.9,
-                    label=words if fits else f"{words}, does not fit",
-                    zorder=3,
-                )
+                label, fill = (words, colour) if fits else (f"{words}, does not fit", "none")
+                style = {"marker": marker, "facecolors": fill, "edgecolors": colour, "linewidths": 0.9}
+                places = [p.memory for p in some], [p.throughput for p in some]
+                axes.scatter(*places, s=26, label=label, zorder=3, **style)
     for point in points:
         if point.advised:
             ring = {"facecolors": "none", "edgecolors": COLOURS[3], "linewidths": 1.3}
@@ -65,15 +58,8 @@ def tradeoff(points: Sequence[Point], memory: float) -> Any:
     axes.set_ylim(0, 1.15 * top)
     for names, x, y in labels(points, right, top):
         left = x > 0.6 * right
-        axes.annotate(
-            names,
-            (x, y),
-            textcoords="offset points",
-            xytext=(-7 if left else 7, 0),
-            ha="right" if left else "left",
-            va="center",
-            fontsize=6,
-        )
+        aside = {"xytext": (-7 if left else 7, 0), "ha": "right" if left else "left", "va": "center"}
+        axes.annotate(names, (x, y), textcoords="offset points", fontsize=6, **aside)
     axes.set_xlabel("memory of the fullest GPU, GB")
     axes.set_ylabel("throughput, samples per second")
     axes.grid(color="#E4E4E4", linewidth=0.5)

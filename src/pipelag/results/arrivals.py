@@ -7,8 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelag.results.judging import Difference, after_a_fall, all_of, over_models
+from pipelag.results.judging import Difference, all_of, over_models
 from pipelag.results.verdict import SeedTest, resting_on
+
+
+def after_a_fall(rows: Sequence[Mapping[str, Any]], at: int) -> bool:
+    """Whether an evaluation is the first after a fall of the learning rate to less than half."""
+    return at > 0 and rows[at].get("lr", 0) < rows[at - 1].get("lr", 0) / 2
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,8 @@ class Gain:
         sides = (over_models(side, _geometric) for side in zip(*by_model, strict=True))
         evaluated, least, most = ({seed: factor * value for seed, value in side.items()} for side in sides)
         bounded = all(map(math.isfinite, most.values()))
-        return cls(as_value(evaluated), as_value(least), as_value(most) if bounded else replace(ANY, seeds=len(most)))
+        highest = Difference.from_zero(most) if bounded else replace(ANY, seeds=len(most))
+        return cls(Difference.from_zero(evaluated), Difference.from_zero(least), highest)
 
     def above(self, bound: float) -> bool | None:
         """Whether the ratio is above a bound wherever in their intervals the runs arrive; None if that is open."""
@@ -147,11 +153,6 @@ def _ratios(first: Arrivals, second: Arrivals) -> tuple[dict[int, float], ...]:
 def _geometric(values: Sequence[float]) -> float:
     """The geometric mean; unlike `statistics.geometric_mean` it takes zeros and infinities."""
     return math.prod(values) ** (1 / len(values))
-
-
-def as_value(by_seed: Mapping[int, float]) -> Difference:
-    """Values by seed as a `Difference` from zero, which can be tested against bounds."""
-    return Difference.of(by_seed, dict.fromkeys(by_seed, 0.0))
 
 
 def _either(tests: list[SeedTest]) -> list[SeedTest]:

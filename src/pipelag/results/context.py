@@ -1,12 +1,11 @@
-"""The runs of a result as drawings and judges see them: selected by labels, averaged over seeds, or as a table."""
+"""The runs of a result as drawings and judges see them: selected by labels, averaged over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import Any
 
 import pandas as pd
 
@@ -38,9 +37,9 @@ class Context:
         """The runs with these labels."""
         return [i for i in self.items if all(i.arm.labels.get(key) == value for key, value in labels.items())]
 
-    def values(self, key: str) -> list[str]:
-        """The different values of a label, in the order of the config."""
-        return list(dict.fromkeys(i.arm.labels[key] for i in self.items if key in i.arm.labels))
+    def values(self, key: str, /, **labels: str) -> list[str]:
+        """The different values of a label among the runs with these labels, in the order of the config."""
+        return list(dict.fromkeys(i.arm.labels[key] for i in self.select(**labels) if key in i.arm.labels))
 
     def accuracy(self, **labels: str) -> Accuracy:
         """Final accuracies of the runs with these labels, over seeds."""
@@ -228,8 +227,7 @@ def _lengths(runs: Sequence[Item]) -> list[str]:
     for item in runs:
         spec, log = item.arm.spec, item.log
         assert spec.model is not None and log is not None
-        data = log.summary.get("data") or {}
-        what = f"{titles.network(spec.model.name)} on {data.get('title', data.get('name', '?'))}"
+        what = f"{titles.network(spec.model.name)} on {log.data.get('title', log.data.get('name', '?'))}"
         steps_of.setdefault(what, []).append(spec.steps)
     replicated = any(max(phase.replicas, default=1) > 1 for item in runs for phase in item.arm.spec.phases)
     unit = "minibatches (a stage with n replicas updates once per n minibatches)" if replicated else "updates"
@@ -291,10 +289,10 @@ def _tell(keys: Sequence[str], items: Iterable[Item], others: Iterable[Item]) ->
     return ours.isdisjoint(theirs)
 
 
-def few(names: Iterable[str], most: int = 4) -> str:
-    """Names in words; if there are more than `most`, the first ones and the number of the rest."""
+def few(names: Iterable[str]) -> str:
+    """Names in words; if there are more than four, the first four and the number of the rest."""
     names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def shown_of(item: Item, key: str) -> str:
@@ -377,19 +375,3 @@ class Accuracy:
         if self.complete:  # other cells are means over more seeds, so a single one is marked
             return f"{mean} (one seed)" if self.fewer and len(self.values) == 1 else mean
         return f"{mean} ({len(self.values)} of {self.asked} seeds{f', {self.note}' if self.note else ''})"
-
-
-def tidy(items: Iterable[Item]) -> pd.DataFrame:
-    """One line per run: labels, seed, id, status, accuracies."""
-    lines = []
-    for item in items:
-        line: dict[str, Any] = {**item.arm.labels, "seed": item.arm.seed, "run": item.arm.spec.id}
-        if item.log is None:
-            line["status"] = item.why or "no log"
-        else:
-            summary: Mapping[str, Any] = item.log.summary
-            line |= {"status": summary.get("status"), "steps": summary.get("steps"), "accuracy": item.log.accuracy}
-            best = summary.get("best") or {}
-            line |= {"best_accuracy": best.get("accuracy"), "best_step": best.get("step")}
-        lines.append(line)
-    return pd.DataFrame(lines)

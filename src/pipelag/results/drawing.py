@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipelag.errors import noting
 from pipelag.report.figures import empty
-from pipelag.report.tables import Table
+from pipelag.report.tables import Col, Table, table
 from pipelag.results.context import Context
 from pipelag.results.logs import Item
 
@@ -70,6 +70,18 @@ class Drawn:
         frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
         described = {"kind": type(chart).__name__} | asdict(chart) if is_dataclass(chart) else None
         return cls(figure=chart.draw(frame), data=frame, chart=described, items=items, note=note)
+
+    @classmethod
+    def tabled(
+        cls,
+        context: Context,
+        rows: Iterable[Any],
+        cols: Sequence[Col],
+        notes: Sequence[str] = (),
+        rule_by: str | None = None,
+    ) -> Drawn:
+        """A table of rows (`pipelag.report.tables.table`) under the result's caption."""
+        return cls(table=table(rows, cols, context.result.caption, notes, rule_by))
 
 
 def not_logged(sentence: str = "the schedule has no log") -> Drawn:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from pipelag.experiments import Arm, Paper, Scale, all_arms, arms
 from pipelag.results.judging import Difference
@@ -106,31 +105,23 @@ def baseline(arms: Sequence[list[Trained]]) -> list[Trained] | None:
 
 def stale(item: Item) -> bool:
     """Whether some pass of a run misses updates, by its log."""
-    phase = phase_of(item)
-    return any((*phase["forward_delays"], *phase["backward_delays"]))
-
-
-def phase_of(item: Item) -> dict[str, Any]:
-    """The log's summary of the run's only phase."""
     assert item.log is not None
-    phase: dict[str, Any] = item.log.summary["phases"][0]
-    return phase
+    return any((*item.log.phase["forward_delays"], *item.log.phase["backward_delays"]))
 
 
 def compared(source: str, scale: Scale, base: list[Trained], runs: list[Trained]) -> Evidence:
     """The evidence from an arm's runs. The baseline must have all their seeds."""
     (item, phase), spec = runs[0], runs[0][0].arm.spec
     assert item.log is not None and spec.model is not None and spec.data is not None and spec.optimizer is not None
-    data = item.log.summary.get("data") or {}
     return Evidence(
         phase.method,
         source,
         scale.name,
         spec.model.name,
-        str(data.get("title", spec.data.name)),
+        str(item.log.data.get("title", spec.data.name)),
         spec.optimizer.name,
         phase.stages,
-        tuple(phase_of(item)["forward_delays"]),
+        tuple(item.log.phase["forward_delays"]),
         tuple(run.arm.spec.id for run, _ in runs),
         base[0][1].method,
         Difference.of(accuracies(base), accuracies(runs)),

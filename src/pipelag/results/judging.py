@@ -14,16 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, stdev
-from typing import Any
 
 from pipelag.errors import PipelagError, unknown
 from pipelag.results.context import Context
 from pipelag.results.logs import Item, RunLog, Share
 from pipelag.results.multiplicity import two_sided
-from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged, SeedTest, any_one, resting_on
+from pipelag.results.verdict import LEAST_SEEDS, TESTS, Finding, NotLogged, SeedTest, any_one, if_logged, resting_on
 
-LEAST_BLEU = 1.0  # a model that answers every sentence with the same few words stays below this
 # Student's t, two-sided 95 %, by degrees of freedom.
 T95 = (12.7062, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.306, 2.26216)
 
@@ -65,7 +64,7 @@ def measured(context: Context, holds: bool | None, why: str, tolerance: str, **l
 
 def on_gpus(context: Context, holds: bool | None, why: str, tolerance: str, **labels: str) -> Finding:
     """The finding on a claim about times or speedups of GPUs, which times of processor cores cannot decide."""
-    devices = {item.log.environment.get("device", "") for item in context.select(**labels) if item.log is not None}
+    devices = {log.environment.get("device", "") for log in context.logs(**labels)}
     cores = sorted(device for device in devices if device.endswith("cores)"))
     if cores:
         here = f"only GPUs can decide this, and here the workers are cores of {' and '.join(cores)}"
@@ -169,6 +168,11 @@ def every_run(context: Context, named: str, **labels: str) -> dict[int, Item]:
     raise NotLogged(f"{named} has no log" + (f" ({why})" if why else ""))
 
 
+def logs_by_seed(context: Context, named: str, **labels: str) -> dict[int, RunLog]:
+    """The logs of `every_run`, by seed."""
+    return {seed: item.log for seed, item in every_run(context, named, **labels).items() if item.log is not None}
+
+
 def together(values: Sequence[float]) -> float | None:
     """The standard error of a sum or difference of shares; None unless every share has one."""
     errors = [value.error for value in values if isinstance(value, Share) and value.error is not None]
@@ -177,69 +181,18 @@ def together(values: Sequence[float]) -> float | None:
 
 def minus(a: float, b: float) -> Share:
     """The difference of two values; of two shares, with its standard error."""
-    share = Share(a - b)
-    share.error = together((a, b))
-    return share
+    return Share.with_error(a - b, together((a, b)))
+
+
+def gaps(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
+    """The differences a - b (`minus`) by seed, for the seeds that both have."""
+    return {seed: minus(a[seed], b[seed]) for seed in a if seed in b}
 
 
 def average(values: Sequence[float]) -> Share:
     """The mean of values; of shares, with its standard error."""
     error = together(values)
-    share = Share(fmean(values))
-    share.error = None if error is None else error / len(values)
-    return share
-
-
-def learned(context: Context, named: str, /, **labels: str) -> None:
-    """Raise `NotLogged` unless every logged run with these labels has learned something.
-
-    A classifier has learned if it ends more than a tenth of the way from chance to 100 %; a translation if one of its
-    evaluations reaches a BLEU of 1. Judges ask this before they compare how well or how fast an arm learns that learns
-    in its paper: if it does not learn at this scale, the comparison would say nothing. Logs that hold neither the
-    number of classes nor a BLEU pass.
-    """
-    for item in context.select(**labels):
-        if item.log is None:
-            continue
-        bleu, classes = best_bleu(item.log), classes_of(item.log)
-        if bleu is not None and bleu < LEAST_BLEU:
-            words = f"its best of all evaluations is a BLEU of {bleu:.2f}"
-            raise NotLogged(f"{named} does not learn to translate here: seed {item.arm.seed}: {words}")
-        end = item.log.accuracy
-        if classes and (end is None or near_chance(end, classes)):
-            how = "diverges" if end is None else f"ends at an accuracy of {end:.1f} % over {classes} classes"
-            raise NotLogged(f"{named} does not learn here, while in the paper it does: seed {item.arm.seed} {how}")
-
-
-def best_bleu(log: RunLog) -> float | None:
-    """The best BLEU of a run's evaluations; None if the run is not a translation."""
-    bleu: float | None = (log.summary.get("best") or {}).get("bleu")
-    return bleu
-
-
-def classes_of(log: RunLog) -> int | None:
-    """The number of classes in a run's data; None if it is not logged."""
-    classes: int | None = (log.summary.get("data") or {}).get("classes")
-    return classes
-
-
-def near_chance(accuracy: float, classes: int) -> bool:
-    """Whether an accuracy in percent is at most a tenth of the way from chance to 100 %."""
-    chance = 100 / classes
-    return accuracy <= chance + (100 - chance) / 10
-
-
-def learns_nothing(log: RunLog) -> bool:
-    """Whether a run ends near chance, by the rule of `learned`."""
-    if log.accuracy is None:
-        return False
-    bleu, classes = best_bleu(log), classes_of(log)
-    return (bleu is not None and bleu < LEAST_BLEU) or bool(classes and near_chance(log.accuracy, classes))
-
-
-def after_a_fall(rows: Sequence[Mapping[str, Any]], at: int) -> bool:
-    """Whether an evaluation is the first after a fall of the learning rate to less than half."""
-    return at > 0 and rows[at].get("lr", 0) < rows[at - 1].get("lr", 0) / 2
+    return Share.with_error(fmean(values), None if error is None else error / len(values))
 
 
 def over_models(
@@ -275,6 +228,11 @@ class Difference:
             error = together(pairs[0])
             return cls(gaps[0], None if error is None else 1.96 * error, 1)
         return cls(fmean(gaps), quantile(len(gaps)) * stdev(gaps) / math.sqrt(len(gaps)), len(gaps))
+
+    @classmethod
+    def from_zero(cls, values: Mapping[int, float]) -> Difference:
+        """Values by seed as a difference from zero, which can be tested against bounds."""
+        return cls.of(values, dict.fromkeys(values, 0.0))
 
     def above(self, bound: float = 0.0) -> bool | None:
         """Whether a - b is above a bound; None if the bound lies in the interval, or seeds are too few for a test."""
@@ -329,6 +287,22 @@ class Difference:
         return f"{self.mean:+.{digits}f}{error} ({seeds})"
 
 
+def ahead(context: Context, arm: str, other: str, **labels: str) -> Difference:
+    """By how many points an arm ends above another, paired over seeds: the difference of their `by_seed`."""
+    return Difference.of(*(by_seed(context, **labels, arm=each) for each in (arm, other)))
+
+
+def text_of(difference: Callable[[], Difference]) -> str | None:
+    """A difference in words for a table; None where a log for it is missing."""
+    return if_logged(lambda: difference().text())
+
+
+def paired_means(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float]:
+    """The means of two arms over the seeds that both have, which are those that are compared."""
+    shared = [seed for seed in a if seed in b]
+    return fmean(a[seed] for seed in shared), fmean(b[seed] for seed in shared)
+
+
 def agreed(*readings: bool | None) -> bool | None:
     """The common outcome of all readings of an ambiguous sentence; None if they disagree."""
     return readings[0] if len(set(readings)) == 1 else None
@@ -362,7 +336,7 @@ def any_of(outcomes: Iterable[bool | None]) -> bool | None:
 
 def ordered(values: Sequence[Mapping[int, float]]) -> tuple[bool | None, str]:
     """Whether each arm's values (by seed) are above the next arm's, and the differences in words."""
-    steps = [Difference.of(a, b) for a, b in zip(values[:-1], values[1:], strict=True)]
+    steps = [Difference.of(a, b) for a, b in pairwise(values)]
     return all_of(step.above() for step in steps), ", ".join(step.text() for step in steps)
 
 

@@ -28,13 +28,19 @@ class Share(float):
     error: float | None = None
 
     @classmethod
+    def with_error(cls, percent: float, error: float | None) -> Share:
+        """A share with its standard error."""
+        share = cls(percent)
+        share.error = error
+        return share
+
+    @classmethod
     def of(cls, percent: float, samples: int | None) -> Share:
         """The share of this many samples. One right and one wrong sample are added, so that 100 % has an error too."""
-        share = cls(percent)
-        if samples:
-            p = (percent / 100 * samples + 1) / (samples + 2)
-            share.error = 100 * math.sqrt(p * (1 - p) / (samples + 2))
-        return share
+        if not samples:
+            return cls(percent)
+        p = (percent / 100 * samples + 1) / (samples + 2)
+        return cls.with_error(percent, 100 * math.sqrt(p * (1 - p) / (samples + 2)))
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,21 @@ class RunLog:
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
     environment: dict[str, Any]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the run was trained on, as its summary describes it; empty for a run without data."""
+        return self.summary.get("data") or {}
+
+    @property
+    def phase(self) -> dict[str, Any]:
+        """The summary of a training's first phase: cuts, stages, delays, percentage of stale weights, copies."""
+        phase: dict[str, Any] = self.summary["phases"][0]
+        return phase
+
+    def evaluations(self, metric: str) -> list[dict[str, Any]]:
+        """The log lines that have a value of a metric."""
+        return [row for row in self.rows if row.get(metric) is not None]
 
     @property
     def accuracy(self) -> float | None:
@@ -58,18 +79,21 @@ class RunLog:
         An accuracy of words has none, because the number of words is not logged.
         """
         words = "bleu" in (self.summary.get("final") or {})
-        return Share.of(percent, None if words else (self.summary.get("data") or {}).get("test"))
+        return Share.of(percent, None if words else self.data.get("test"))
 
     def bleu(self, row: Mapping[str, Any]) -> Share:
         """The BLEU of an evaluation, with its standard error by bootstrap if that is logged."""
-        score = Share(row["bleu"])
-        score.error = row.get("bleu_error")
-        return score
+        return Share.with_error(row["bleu"], row.get("bleu_error"))
 
     @property
     def diverged_at(self) -> int | None:
         """The step at which the loss stopped being finite; None if it never did."""
         return self.summary.get("diverged_at")
+
+
+def curve(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
+    """Pairs (epoch, value) of a run's evaluations; empty without a log."""
+    return [(row["epoch"], row[metric]) for row in log.evaluations(metric)] if log else []
 
 
 def read_log(folder: Path, spec: RunSpec | None = None) -> RunLog | None:

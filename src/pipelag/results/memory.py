@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 BYTES = 4  # float32
@@ -14,10 +15,7 @@ Rows = Sequence[Mapping[str, Any]]
 def per_stage(rows: Rows, cuts: Sequence[int], key: str) -> list[int]:
     """Sum a count over the layers of each stage."""
     bounds = [0, *cuts, max(row["layer"] for row in rows)]
-    return [
-        sum(row[key] for row in rows if low < row["layer"] <= high)
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    return [sum(row[key] for row in rows if low < row["layer"] <= high) for low, high in pairwise(bounds)]
 
 
 def kept_copies(stages: int) -> list[int]:

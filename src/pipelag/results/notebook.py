@@ -19,7 +19,7 @@ from pipelag.experiments.schema import reading_order
 from pipelag.experiments.told import beyond
 from pipelag.plugins import load_plugins
 from pipelag.report.frames import Axis, Lines
-from pipelag.results.context import Context, tidy
+from pipelag.results.context import Context
 from pipelag.results.loading import load_results
 from pipelag.results.logs import Item
 from pipelag.results.verdict import verdicts
@@ -63,8 +63,8 @@ class Shelf:
         return pd.DataFrame(rows, columns=["result", "claim", "text", "verdict", "why"])
 
     def runs(self, name: str) -> pd.DataFrame:
-        """One line per run of a result: labels, seed, id, status."""
-        return tidy(Context.load(self.paper, name, self.scale).items)
+        """One line per run of a result: labels, seed, id, status, accuracies."""
+        return pd.DataFrame(map(_line, Context.load(self.paper, name, self.scale).items))
 
     def pick(self, result: str = "", method: str = "", **labels: str) -> pd.DataFrame:
         """One line per run of a result, or of all, with this method and these labels (arm="4-stage").
@@ -155,6 +155,17 @@ class Shelf:
         """The lines of one run's log; None if there is no log."""
         log = Context.load(self.paper, name, self.scale).log(**labels)
         return pd.DataFrame(log.rows) if log is not None else None
+
+
+def _line(item: Item) -> dict[str, Any]:
+    """A run in a line of a table."""
+    line: dict[str, Any] = {**item.arm.labels, "seed": item.arm.seed, "run": item.arm.spec.id}
+    if item.log is None:
+        return line | {"status": item.why or "no log"}
+    summary = item.log.summary
+    line |= {"status": summary.get("status"), "steps": summary.get("steps"), "accuracy": item.log.accuracy}
+    best = summary.get("best") or {}
+    return line | {"best_accuracy": best.get("accuracy"), "best_step": best.get("step")}
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from pipelag.results.context import Context
@@ -82,10 +82,10 @@ def by_model(context: Context, **labels: str) -> dict[str, RunLog]:
 
 
 def near(value: float, printed: float, factor: float = SPEED) -> bool:
-    """Whether a speed agrees with a printed one, within a factor."""
+    """Whether a speed or another number agrees with a printed one, within a factor."""
     return printed / factor <= value <= printed * factor
 
 
-def times(values: Iterable[float]) -> str:
-    """Speedups in words."""
-    return ", ".join(f"{value:.2f}x" for value in values)
+def in_words(ratios: Mapping[str, float]) -> str:
+    """Speedups or other ratios by name, in words."""
+    return ", ".join(f"{name} {ratio:.2f}x" for name, ratio in ratios.items())

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pipelag.errors import noting
 from pipelag.experiments.schema import Claim
 from pipelag.results.context import Context
 from pipelag.results.logs import RunLog
 
+T = TypeVar("T")
 # The least number of seeds for a comparison of arms, at the scale and for the paper being judged.
 LEAST_SEEDS: ContextVar[int] = ContextVar("least_seeds", default=1)
 LEVEL = 0.05  # of significance
@@ -128,6 +129,14 @@ def need(value: float | None, what: str) -> float:
     if value is None:
         raise NotLogged(f"{what} has no logged value")
     return value
+
+
+def if_logged(value: Callable[[], T]) -> T | None:
+    """What a drawing shows where a judge would raise `NotLogged`: the value, or None where a log for it is missing."""
+    try:
+        return value()
+    except NotLogged:
+        return None
 
 
 def log_of(context: Context, **labels: str) -> RunLog:

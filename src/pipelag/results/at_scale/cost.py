@@ -7,7 +7,6 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Cell, Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
@@ -139,7 +138,7 @@ def where_it_pays(context: Context) -> Drawn:
         "Layout: stages x replicas.",
         *apart(rows),
     ]
-    return Drawn(table=tabulated(lines, cols, context.result.caption, notes, "model"))
+    return Drawn.tabled(context, lines, cols, notes, rule_by="model")
 
 
 def apart(rows: Sequence[Row]) -> list[str]:
@@ -183,7 +182,7 @@ def every_method(context: Context) -> Drawn:
         "activations are recomputed.",
         *apart(rows),
     ]
-    return Drawn(table=tabulated(rows, cols, context.result.caption, notes, "model"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="model")
 
 
 @drawing(PAPER, "table_3")
@@ -227,7 +226,7 @@ def what_where(context: Context) -> Drawn:
         "memory, whichever is longer. Updates are bounded by the GB/s of memory.",
         "Words: of source and target, where there are two.",
     ]
-    return Drawn(table=tabulated(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 def words_of(model: Mapping[str, Any]) -> str | None:

@@ -7,10 +7,9 @@ from statistics import fmean, mean
 
 from pipelag import methods
 from pipelag.report.tables import Cell, Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import learned, listing
+from pipelag.results.judging import listing
 from pipelag.results.leaderboard.scores import (
     BASELINE,
     LAST,
@@ -25,6 +24,7 @@ from pipelag.results.leaderboard.scores import (
     score,
     unlearned,
 )
+from pipelag.results.learning import learned
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 from pipelag.runs.spec import PhaseSpec
@@ -106,9 +106,8 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
         row["distance"] = averaged(logs, "forward_distance")
         row["discrepancy"] = averaged(logs, "discrepancy")
     for log in logs[:1]:  # delays and copies follow from the schedule, so they are the same for every seed
-        summary = log.summary["phases"][0]
-        row["staleness"] = ", ".join(map(str, summary["forward_delays"]))
-        row["copies"] = ", ".join(map(str, summary["weight_copies"])) if "weight_copies" in summary else None
+        row["staleness"] = ", ".join(map(str, log.phase["forward_delays"]))
+        row["copies"] = ", ".join(map(str, log.phase["weight_copies"])) if "weight_copies" in log.phase else None
     timing = timed(phase, profile) if profile is not None else None
     if timing is not None and profile is not None:
         alone = sum(layer.total_ms for layer in profile.layers) / 1e3
@@ -163,7 +162,7 @@ def measured_notes(context: Context) -> dict[str, str]:
     """By column, how the speedups on real workers were measured, as their logs say."""
 
     def of(what: str, told: Callable[[RunLog], str]) -> list[str]:
-        return sorted({told(item.log) for item in context.select(what=what) if item.log is not None})
+        return sorted(set(map(told, context.logs(what=what))))
 
     days = of("speed", lambda log: str(log.environment.get("date", ""))[:10])
     when = "all on one day" if len(days) == 1 else f"on {len(days)} days"
@@ -181,7 +180,7 @@ def measured_notes(context: Context) -> dict[str, str]:
 def table(context: Context) -> Drawn:
     """A row per method, the most accurate first; methods that diverge with some seed come last."""
     profile = profile_of(context)
-    arms = list(dict.fromkeys(i.arm.labels["arm"] for i in context.select(what="learning")))
+    arms = context.values("arm", what="learning")
     arms.sort(key=lambda arm: place(context.select(what="learning", arm=arm)))
     rows = [row_of(context, arm, profile) for arm in arms]
     columns = [column for column in COLUMNS if any(column.of(row) is not None for row in rows)]
@@ -198,7 +197,7 @@ def table(context: Context) -> Drawn:
     if profile is not None:
         weights = sum(layer.weight_bytes for layer in profile.layers) / 2**20
         notes.append(f"One copy of all weights takes {weights:.2f} MiB; kept activations take the rest.")
-    return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
+    return Drawn.tabled(context, rows, columns, notes)
 
 
 def best_of(context: Context, arms: Iterable[str]) -> str:

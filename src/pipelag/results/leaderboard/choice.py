@@ -12,7 +12,6 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Cell, Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.leaderboard.board import LOOK_AHEAD, SEQUENTIAL_NADAM
@@ -76,7 +75,7 @@ def table(context: Context) -> Drawn:
         rows.append({"method": with_momentum(context, arm), "copies": copies(context, arm), **costs})
     columns = [Col("method", "method"), Col("weight copies", "copies")]
     columns += [Col(title, f"{work} {stages}", group=GROUPS[work]) for (work, stages), title in works.items()]
-    return Drawn(table=tabulated(rows, columns, context.result.caption, NOTES + meanings(arms) + unlearned(context)))
+    return Drawn.tabled(context, rows, columns, NOTES + meanings(arms) + unlearned(context))
 
 
 def ends(context: Context, arm: str, work: str, stages: int, drawn: bool = False) -> dict[int, float]:
@@ -115,7 +114,7 @@ def cost(context: Context, arm: str, work: str, stages: int) -> str | None:
 def copies(context: Context, arm: str) -> int | None:
     """The number of weight versions that the first of four stages keeps; None if it is not logged."""
     logs = [item.log for item in context.select(arm=arm) if item.log is not None and stages_of(item) == 4]
-    counts = logs[0].summary["phases"][0].get("weight_copies") if logs else None
+    counts = logs[0].phase.get("weight_copies") if logs else None
     return counts[0] if counts else None
 
 

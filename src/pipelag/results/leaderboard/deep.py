@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from pipelag.report.tables import Cell, Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, trend
@@ -39,13 +38,13 @@ def table(context: Context) -> Drawn:
     trainings = context.values("training")
     rows: list[dict[str, Cell]] = []
     for stages in sorted(context.values("stages"), key=int):
-        for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(stages=stages)):
+        for arm in context.values("arm", stages=stages):
             ends = {training: end_text(context, arm=arm, stages=stages, training=training) for training in trainings}
             rows.append({"stages": stages, "method": arm, **ends})
     columns = [Col("stages", "stages"), Col("method", "method")]
     columns += [Col(training, training, group="accuracy %") for training in trainings]
     notes = [SPREAD, *unlearned(context), *dashes(context)]
-    return Drawn(table=tabulated(rows, columns, context.result.caption, notes, rule_by="stages"))
+    return Drawn.tabled(context, rows, columns, notes, rule_by="stages")
 
 
 def saved_by(training: str) -> Judge:

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
-from pipelag.results.context import Context
+from pipelag.results.context import Context, ended_at
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, trend
 from pipelag.results.leaderboard.scores import (
@@ -19,6 +19,7 @@ from pipelag.results.leaderboard.scores import (
     diverging,
     meanings,
     score,
+    shared_seeds,
 )
 from pipelag.results.verdict import Finding, judge
 
@@ -32,24 +33,17 @@ def over_stages(context: Context) -> Drawn:
 
     Runs that diverge are left out of the means. Only seeds that every point has are shown.
     """
-    numbers = sorted(int(stages) for stages in context.values("stages"))
-    rows: list[dict[str, Any]] = []
-    for arm in (UNREMEDIED, *REMEDIES, PIPEMARE):
-        for stages in numbers:
-            for item in context.select(arm=arm, stages=str(stages)):
-                if item.log is not None:
-                    row: dict[str, Any] = {"method": arm, "stages": stages, "seed": item.arm.seed}
-                    rows.append(row | {"accuracy": item.log.accuracy})
-    seeds: dict[tuple[str, int], set[int]] = {}
-    for row in rows:
-        seeds.setdefault((row["method"], row["stages"]), set()).add(row["seed"])
-    shared = set.intersection(*seeds.values()) if seeds else set()
-    rows = [row for row in rows if row["seed"] in shared or not shared]
-    whole = [
-        item.log.accuracy or 0.0
-        for item in context.select(arm=BASELINE)
-        if item.log is not None and (item.arm.seed in shared or not shared)
+    numbers = sorted(map(int, context.values("stages")))
+    arms = (UNREMEDIED, *REMEDIES, PIPEMARE)
+    items = [item for arm in arms for stages in numbers for item in context.logged(arm=arm, stages=str(stages))]
+    shared = shared_seeds(items, lambda item: (item.arm.labels["arm"], item.arm.labels["stages"]))
+    rows: list[dict[str, Any]] = [
+        {"method": item.arm.labels["arm"], "stages": int(item.arm.labels["stages"])}
+        | {"seed": item.arm.seed, "accuracy": ended_at(item)}
+        for item in items
+        if item.arm.seed in shared or not shared
     ]
+    whole = [ended_at(item) or 0.0 for item in context.logged(arm=BASELINE) if item.arm.seed in shared or not shared]
     chart = Lines(
         Axis("stages", "stages", log=True, ticks=tuple(numbers)),
         Axis("accuracy", "accuracy (%)"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from pipelag.report.tables import Cell, Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.leaderboard.scores import (
@@ -50,7 +49,7 @@ def table(context: Context) -> Drawn:
         "Below sequential training of the same length: mean ± half the 95 % interval over seeds, paired.",
     ]
     notes += unlearned(context) + dashes(context)
-    return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
+    return Drawn.tabled(context, rows, columns, notes)
 
 
 def price(context: Context, arm: str, length: str) -> Price:

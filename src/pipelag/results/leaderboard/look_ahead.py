@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from pipelag.report.tables import Cell, Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.leaderboard.scores import (
@@ -44,7 +43,7 @@ def table(context: Context) -> Drawn:
     rows: list[dict[str, Cell]] = []
     numbers = sorted(context.values("stages"), key=int)
     for optimizer in (ADAMW, WARM, MEMORY, LOW, ADAM, SLOW, NADAM):
-        for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(optimizer=optimizer)):
+        for arm in context.values("arm", optimizer=optimizer):
             row: dict[str, Cell] = {"optimizer": title(context, optimizer), "method": arm}
             for stages in numbers:
                 row[stages] = end_text(context, arm=arm, optimizer=optimizer, stages=stages)
@@ -55,7 +54,7 @@ def table(context: Context) -> Drawn:
     columns = [Col("optimizer", "optimizer"), Col("method", "method"), Col("1 stage", "1", group="accuracy %")]
     columns += [Col(f"{stages} stages", stages, group="accuracy %") for stages in numbers[1:]]
     columns += [Col(f"{stages} stages", f"lost {stages}", group="below sequential, points") for stages in numbers[1:]]
-    return Drawn(table=tabulated(rows, columns, context.result.caption, notes, rule_by="optimizer"))
+    return Drawn.tabled(context, rows, columns, notes, rule_by="optimizer")
 
 
 def title(context: Context, optimizer: str) -> str:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from statistics import fmean
 
 from pipelag.report.tables import Cell, Col
-from pipelag.report.tables import table as tabulated
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import Difference, all_of, every_run, exact, trend, with_spread
+from pipelag.results.judging import Difference, all_of, exact, logs_by_seed, trend, with_spread
 from pipelag.results.leaderboard.scores import PAIRED, above
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
@@ -28,8 +27,7 @@ BySeed = dict[int, float]
 def by_seed(context: Context, value: Callable[[RunLog], float], **labels: str) -> BySeed:
     """A value of each run with these labels, by seed; raises `NotLogged`, with the reason, if a seed has no log."""
     named = ", ".join(f"{key} {label}" for key, label in labels.items() if key != "what")
-    runs = every_run(context, named, **labels)
-    return {seed: value(item.log) for seed, item in runs.items() if item.log is not None}
+    return {seed: value(log) for seed, log in logs_by_seed(context, named, **labels).items()}
 
 
 def bleu(log: RunLog) -> float:
@@ -98,11 +96,8 @@ def table(context: Context) -> Drawn:
     names = ("arm", "network", "start", "writer")
     keys = [tuple(item.arm.labels[name] for name in names) for item in context.select(what="learning")]
     ordered: list[Key] = sorted(dict.fromkeys(keys), key=lambda key: key[0] != PLAIN)  # type: ignore[arg-type]
-    return Drawn(
-        table=tabulated(
-            [row_of(context, key) for key in ordered], COLUMNS, context.result.caption, notes(context), "pipeline"
-        )
-    )
+    rows = [row_of(context, key) for key in ordered]
+    return Drawn.tabled(context, rows, COLUMNS, notes(context), rule_by="pipeline")
 
 
 def notes(context: Context) -> list[str]:

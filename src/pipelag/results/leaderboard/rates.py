@@ -13,8 +13,7 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Col
-from pipelag.report.tables import table as tabulated
-from pipelag.results.context import Accuracy, Context
+from pipelag.results.context import Accuracy, Context, ended_at
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import all_of, listing, trend
 from pipelag.results.leaderboard.board import BOTH_UNREMEDIED
@@ -38,6 +37,7 @@ from pipelag.results.leaderboard.scores import (
     priced,
     rate_of,
     score,
+    shared_seeds,
     unlearned,
     with_momentum,
 )
@@ -147,7 +147,7 @@ def table(context: Context) -> Drawn:
     notes = NOTES + [LAST] * any(0 < row["place"][0] <= 1 for row in rows)
     notes += [BOUNDS] * any(str(row.get("rate", ""))[:1] in ("≤", "≥") for row in rows)
     notes += meanings(context.values("arm")) + unlearned(context) + dashes(context) + untried(context)
-    return Drawn(table=tabulated(rows, columns, context.result.caption, notes))
+    return Drawn.tabled(context, rows, columns, notes)
 
 
 def untried(context: Context) -> list[str]:
@@ -170,15 +170,12 @@ def over_rates(context: Context) -> Drawn:
     """
     rows: list[dict[str, Any]] = []
     for arm in context.values("arm"):
-        items = [item for item in context.select(arm=arm) if item.log is not None]
-        seeds: dict[float, set[int]] = {}
-        for item in items:
-            seeds.setdefault(rate_of(item), set()).add(item.arm.seed)
-        shared = set.intersection(*seeds.values()) if seeds else set()
+        items = context.logged(arm=arm)
+        shared = shared_seeds(items, rate_of)
         rows += [
-            {"method": arm, "rate": rate_of(item), "accuracy": item.log.accuracy, "seed": item.arm.seed}
+            {"method": arm, "rate": rate_of(item), "accuracy": ended_at(item), "seed": item.arm.seed}
             for item in items
-            if item.log is not None and item.arm.seed in shared
+            if item.arm.seed in shared
         ]
     methods = [arm for arm in context.values("arm") if len({row["rate"] for row in rows if row["method"] == arm}) > 1]
     rows = [row for row in rows if row["method"] in methods]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from statistics import fmean
@@ -10,18 +10,10 @@ from typing import TypeVar
 
 from pipelag.results import colours
 from pipelag.results.context import Accuracy, Context
-from pipelag.results.judging import (
-    LEAST_BLEU,
-    SEEDS,
-    Difference,
-    all_of,
-    best_bleu,
-    learns_nothing,
-    minus,
-    trend,
-)
+from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
+from pipelag.results.learning import LEAST_BLEU, best_bleu, learns_nothing
 from pipelag.results.logs import Item
-from pipelag.results.verdict import Finding, NotLogged
+from pipelag.results.verdict import Finding, NotLogged, if_logged
 
 Run = TypeVar("Run")
 Price = tuple[Mapping[int, float], Mapping[int, float]]  # accuracies by seed: of a baseline, of an arm
@@ -71,6 +63,14 @@ def loss_of(item: Item) -> float:
     return inf if reached is None else reached
 
 
+def shared_seeds(items: Iterable[Item], point: Callable[[Item], Hashable]) -> set[int]:
+    """The seeds that every point of a figure has. point: what a run is a point of."""
+    seeds: dict[Hashable, set[int]] = {}
+    for item in items:
+        seeds.setdefault(point(item), set()).add(item.arm.seed)
+    return set.intersection(*seeds.values()) if seeds else set()
+
+
 def place(items: Iterable[Item]) -> tuple[float, float]:
     """The sort key of an arm in a table: the most accurate first.
 
@@ -103,7 +103,7 @@ def with_momentum(context: Context, arm: str) -> str:
 
 
 def unlearned(context: Context) -> list[str]:
-    """A note on the runs that neither diverge nor learn, by the rule of `judging.learned`; empty if there are none."""
+    """A note on the runs that neither diverge nor learn, by the rule of `learning.learned`; empty if there are none."""
     arms = context.counted(learns_nothing)
     if not arms:
         return []
@@ -136,12 +136,11 @@ def score(context: Context, arm: str, **labels: str) -> dict[int, float]:
 
 def end_text(context: Context, **labels: str) -> str | None:
     """A table's cell: the accuracy of the runs that end, and how many diverge; None without a log."""
-    items = context.select(**labels)
-    logs = [item.log for item in items if item.log is not None]
-    if not logs:
+    items = context.logged(**labels)
+    if not items:
         return None
-    accuracy = Accuracy.of(item for item in items if item.log is not None)
-    return accuracy.text() if accuracy.values else f"{len(logs)} of {len(logs)} diverge"
+    accuracy = Accuracy.of(items)
+    return accuracy.text() if accuracy.values else f"{len(items)} of {len(items)} diverge"
 
 
 def ended(*scores: Mapping[int, float]) -> list[int]:
@@ -184,10 +183,7 @@ def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, floa
 
 def lost(price: Callable[[], Price]) -> str | None:
     """How far an arm ends below its baseline, in words; None without the logs."""
-    try:
-        return above(*price())[1]
-    except NotLogged:
-        return None
+    return if_logged(lambda: above(*price())[1])
 
 
 def diverging(ends: Mapping[str, Mapping[int, float]]) -> str:

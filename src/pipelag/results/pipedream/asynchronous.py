@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.arrivals import BETWEEN, Gain, in_words
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import learned, sized, trend
+from pipelag.results.judging import sized, trend
+from pipelag.results.learning import learned
 from pipelag.results.pipedream.targets import PIPED, Efficiency, compared, goal_of
 from pipelag.results.pipedream.training import VGG
 from pipelag.results.plans import SPEED, SPEED_WORDS, plan_in
@@ -57,14 +58,12 @@ def text_asp(context: Context) -> Drawn:
     """Epochs by seed to the accuracy, and the ratio of times, the paper's beside ours."""
     reported = context.result.reported
     rows: list[dict[str, Any]] = [{"goal": f"{reported['accuracy_percent']:g} %", "paper": reported["ratio"]}]
-    try:
+    with suppress(NotLogged):
         efficiency = asp(context)
         if efficiency.goal.text != rows[0]["goal"]:
             rows.append({"goal": efficiency.goal.text})
         rows[-1] |= {"own": in_words(efficiency.first), "asp": in_words(efficiency.second)}
         rows[-1]["ratio"] = asp_ratio(context).evaluated.mean
-    except NotLogged:
-        pass
     cols = [
         Col("accuracy", "goal"),
         Col("PipeDream", "own", group="epochs by seed"),
@@ -87,7 +86,7 @@ def text_asp(context: Context) -> Drawn:
             f"once for {replicas[0]} of them at {rate:g}; no other rate was tried for ASP",
         ]
     notes += [f"trained differently from the paper: {short}"] if short else []
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 @judge(PAPER, "text_asp", "less_efficient")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import agreed, measured
-from pipelag.results.pipedream.targets import COLOURS
+from pipelag.results.pipedream.targets import COLOURS, FOUR
 from pipelag.results.plans import (
     BOTH_COSTS,
     HYBRID,
@@ -20,20 +21,20 @@ from pipelag.results.plans import (
     SPEED_WORDS,
     by_model,
     config_of,
+    in_words,
     near,
     needed,
     plan_in,
     planned,
     ratio,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
+from pipelag.results.verdict import Finding, Judge, NotLogged, if_logged, judge, log_of, need
 
 PAPER = "pipedream"
 ALONE_AT_A_TIME = "model parallel"
 DEPTHS = {"NOAM": "GPipe, NOAM", "most that fit": "GPipe, most that fit"}
 REPLICATED = ("VGG-16", "AlexNet")  # the models that the paper replicates in figure 14a, and figure 14b's
 RECURRENT = ("GNMT-8", "GNMT-16")
-FOUR = "4 GPUs of Cluster-A"
 
 
 @drawing(PAPER, "figure_14a")
@@ -55,18 +56,10 @@ def figure_14a(context: Context) -> Drawn:
     if not rows:
         return not_logged("no plan is logged")
     y = Axis("throughput", "throughput over\nmodel parallelism")
-    return Drawn.of(
-        Bars(
-            y,
-            "model",
-            "scheme",
-            panel="where",
-            number="{:.1f}x",
-            x_title="PipeDream's plan in brackets",
-            colours=COLOURS | {"model parallelism": 7, "straight pipeline": 6},
-        ),
-        rows,
-    )
+    tints = COLOURS | {"model parallelism": 7, "straight pipeline": 6}
+    title = "PipeDream's plan in brackets"
+    bars = Bars(y, "model", "scheme", panel="where", number="{:.1f}x", x_title=title, colours=tints)
+    return Drawn.of(bars, rows)
 
 
 @judge(PAPER, "figure_14a", "pipelining_doubles")
@@ -82,7 +75,7 @@ def pipelining_doubles(context: Context) -> Finding:
         if bounds(line) != bounds(alone):
             raise NotLogged(f"{model} is not cut alike with and without pipelining")
         gains[model] = alone["timed"] / line["timed"]
-    why = ", ".join(f"{model} {gain:.2f}x" for model, gain in gains.items())
+    why = in_words(gains)
     return measured(context, min(gains.values()) >= 1.995, why, f"{PRINTED_WORDS}: 2x and more")
 
 
@@ -129,7 +122,7 @@ def first_replicated(context: Context) -> Finding:
     return measured(context, agreed(*holds), text, f"exact; {BOTH_COSTS}")
 
 
-def gain_as_printed(model: str) -> Any:
+def gain_as_printed(model: str) -> Judge:
     """A judge that decides whether the speedup of PipeDream's plan over model parallelism is the text's.
 
     Within a factor of 1.2, for the plan by the printed recurrence.
@@ -192,12 +185,8 @@ def as_much_as_80(context: Context) -> Finding:
     gains = hybrid_gains(context)
     most, printed = 100 * (max(gains.values()) - 1), context.result.reported["max_gain_percent"]
     words = "5 percentage points: the text's 'as much as 80 %' is in tens"
-    return measured(
-        context,
-        abs(most - printed) <= 5,
-        f"at most {most:.0f} % (printed {printed} %): {gains_in_words(context, gains)}",
-        words,
-    )
+    why = f"at most {most:.0f} % (printed {printed} %): {gains_in_words(context, gains)}"
+    return measured(context, abs(most - printed) <= 5, why, words)
 
 
 def slowdown(context: Context, cluster: str, depth: str) -> float | None:
@@ -231,7 +220,7 @@ def gpipe_comparison(context: Context) -> Drawn:
         Col("ours (%)", lambda row: slowdown(context, row[1], row[0]["depth"]), "{:.0f}"),
     ]
     notes = ["GPipe recomputes activations in the backward; memory 16 GB, at most 8 microbatches per stage"]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 @judge(PAPER, "text_gpipe_comparison", "slower_shallow")
@@ -305,10 +294,7 @@ def headline_other(context: Context) -> Drawn:
         ("hybrid parallelism", f"{paper['over_hybrid']}x", over_hybrid),
         ("GPipe", f"{paper['over_gpipe']}x", over_gpipe),
     ):
-        try:
-            values = list(gains(context).values())
-        except NotLogged:
-            values = []
+        values = (if_logged(partial(gains, context)) or {}).values()
         row = {"scheme": scheme, "paper": printed}
         rows.append(row | {"least": min(values, default=None), "most": max(values, default=None)})
     cols = [
@@ -317,12 +303,7 @@ def headline_other(context: Context) -> Drawn:
         Col("least", "least", "{:.2f}x", "ours"),
         Col("most", "most", "{:.2f}x", "ours"),
     ]
-    return Drawn(table=table(rows, cols, context.result.caption))
-
-
-def in_words(gains: dict[str, float]) -> str:
-    """Speedups by name, in words."""
-    return ", ".join(f"{name} {gain:.2f}x" for name, gain in gains.items())
+    return Drawn.tabled(context, rows, cols)
 
 
 @judge(PAPER, "text_headline_other", "over_model_parallelism")
@@ -346,11 +327,12 @@ def over_gpipe_at_its_deepest(context: Context) -> Finding:
 @drawing(PAPER, "text_flexflow")
 def flexflow(context: Context) -> Drawn:
     """The speedup by pipelining of the best plan with several stages, the paper's beside ours."""
-    rows = [("AlexNet, 2x8 (B)", context.result.reported["speedup"], ratio(context.log(), HYBRID, SEVERAL))]
+    ours = ratio(context.log(), HYBRID, SEVERAL)
+    rows = [{"what": "AlexNet, 2x8 (B)", "paper": context.result.reported["speedup"], "ours": ours}]
     cols = [
-        Col("Pipelined over not pipelined", lambda row: row[0]),
-        Col("paper", lambda row: row[1], "{:.1f}x"),
-        Col("ours", lambda row: row[2], "{:.2f}x"),
+        Col("Pipelined over not pipelined", "what"),
+        Col("paper", "paper", "{:.1f}x"),
+        Col("ours", "ours", "{:.2f}x"),
     ]
     notes = ["FlexFlow itself is not run: the same hybrid plan without pipelining is"]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)

@@ -6,13 +6,13 @@ from itertools import pairwise
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import listing, measured
 from pipelag.results.logs import RunLog
 from pipelag.results.pipedream.entries import Entry, entries, unpublished
-from pipelag.results.pipedream.targets import COLOURS
+from pipelag.results.pipedream.targets import COLOURS, FOUR
 from pipelag.results.plans import (
     ALONE,
     PRINTED,
@@ -27,10 +27,9 @@ from pipelag.results.plans import (
     planned,
     saved,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
+from pipelag.results.verdict import Finding, Judge, NotLogged, judge, log_of, need
 
 PAPER = "pipedream"
-FOUR = "4 GPUs of Cluster-A"
 GNMT = f"GNMT-8, {FOUR}"
 NOAM = 4  # for four stages
 DEPTHS = (1, 2, 4, 7)  # pipeline depths of figure 18; 1 is no pipelining
@@ -54,12 +53,8 @@ def figure_16(context: Context) -> Drawn:
         rows += [{"model": model, "worker": bar, "gigabytes": size, "where": FOUR} for bar, size in bars.items()]
     if not rows:
         return not_logged("no plan is logged")
-    return Drawn.of(
-        Bars(
-            Axis("gigabytes", "memory per GPU (GB)"), "model", "worker", panel="where", number="{:.1f}", colours=COLOURS
-        ),
-        rows,
-    )
+    y = Axis("gigabytes", "memory per GPU (GB)")
+    return Drawn.of(Bars(y, "model", "worker", panel="where", number="{:.1f}", colours=COLOURS), rows)
 
 
 def worst_over_alone(context: Context) -> tuple[float, str]:
@@ -93,7 +88,7 @@ def memory_bound(context: Context) -> Drawn:
         Col("data parallelism (GB)", lambda pair: footprint(pair)[1], "{:.2f}"),
         Col("factor", lambda pair: max(footprint(pair)[0]) / footprint(pair)[1], "{:.2f}"),
     ]
-    return Drawn(table=table(by_model(context).items(), cols, context.result.caption))
+    return Drawn.tabled(context, by_model(context).items(), cols)
 
 
 def versions(log: RunLog) -> list[int]:
@@ -145,7 +140,7 @@ def memory_over_stages(context: Context) -> Drawn:
         "factor: the worst worker's memory over that of a worker of data parallelism",
         "equally many stages may be cut elsewhere on another cluster, for its links differ",
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 @judge(PAPER, "text_memory_over_stages", "stays")
@@ -222,6 +217,11 @@ def all_depths(context: Context) -> dict[int, Row]:
     return rows
 
 
+def rates_by_depth(context: Context) -> dict[int, float]:
+    """GNMT-8's samples per second by pipeline depth. Raises `NotLogged` if a depth is missing."""
+    return {depth: row["samples_per_second"] for depth, row in all_depths(context).items()}
+
+
 def depth_name(depth: int) -> str:
     """A pipeline depth's name in the figures."""
     return "1 (no pipelining)" if depth == 1 else str(depth)
@@ -237,15 +237,14 @@ def figure_18a(context: Context) -> Drawn:
     if not rows:
         return not_logged("no depth is logged")
     y = Axis("samples_per_second", "throughput (samples/s)")
-    return Drawn.of(
-        Bars(y, "depth", panel="model", number="{:.0f}", x_title="pipeline depth (minibatches in flight)"), rows
-    )
+    title = "pipeline depth (minibatches in flight)"
+    return Drawn.of(Bars(y, "depth", panel="model", number="{:.0f}", x_title=title), rows)
 
 
 @judge(PAPER, "figure_18a", "grows_to_noam")
 def grows_to_noam(context: Context) -> Finding:
     """Holds if throughput grows by at least 5 % from no pipelining to depth 2, and from 2 to 4."""
-    rates = {depth: row["samples_per_second"] for depth, row in all_depths(context).items()}
+    rates = rates_by_depth(context)
     holds = all(rates[b] >= 1.05 * rates[a] for a, b in pairwise((1, 2, NOAM)))
     return measured(context, holds, throughputs(rates), "each step by at least 5 %")
 
@@ -253,16 +252,12 @@ def grows_to_noam(context: Context) -> Finding:
 @judge(PAPER, "figure_18a", "saturates")
 def saturates(context: Context) -> Finding:
     """Holds if depths 4 and 7 have the highest throughputs and these differ by at most a tenth."""
-    rates = {depth: row["samples_per_second"] for depth, row in all_depths(context).items()}
+    rates = rates_by_depth(context)
     highest = min(rates[4], rates[7]) > max(rate for depth, rate in rates.items() if depth not in (4, 7))
     gain = rates[7] / rates[NOAM]
     why = f"{throughputs(rates)}; from 4 to 7 {100 * (gain - 1):+.1f} %"
-    return measured(
-        context,
-        highest and 1 / 1.1 <= gain <= 1.1,
-        why,
-        "4 and 7 are alike within a tenth, as simulated",
-    )
+    words = "4 and 7 are alike within a tenth, as simulated"
+    return measured(context, highest and 1 / 1.1 <= gain <= 1.1, why, words)
 
 
 def throughputs(rates: dict[int, float]) -> str:
@@ -285,9 +280,8 @@ def figure_18b(context: Context) -> Drawn:
     ]
     if not rows:
         return not_logged("no depth is logged")
-    return Drawn.of(
-        Bars(Axis("gigabytes", "memory per GPU (GB)"), "stage", "depth", panel="model", number="{:.1f}"), rows
-    )
+    y = Axis("gigabytes", "memory per GPU (GB)")
+    return Drawn.of(Bars(y, "stage", "depth", panel="model", number="{:.1f}"), rows)
 
 
 @judge(PAPER, "figure_18b", "memory_grows")
@@ -331,7 +325,7 @@ def communication(context: Context) -> Drawn:
     """The percentage of data parallelism's bytes that the paper's plan and our plans save."""
 
     def percent(entry: Entry, reading: str) -> float | None:
-        share = saving(entry, reading)
+        share = saved(entry.log, reading)
         return None if share is None else 100 * share
 
     cols = [
@@ -348,18 +342,13 @@ def communication(context: Context) -> Drawn:
         Col("saved (%)", lambda e: percent(e, SEVERAL), "{:.0f}", SEVERAL_STAGES),
     ]
     notes = [note for entry in entries(context) for note in entry.small_minibatches((PRINTED, RING, SEVERAL))]
-    return Drawn(table=table(entries(context, extra=True), cols, context.result.caption, notes))
-
-
-def saving(entry: Entry, reading: str) -> float | None:
-    """The share of data parallelism's bytes per sample that a plan saves."""
-    return saved(entry.log, reading)
+    return Drawn.tabled(context, entries(context, extra=True), cols, notes)
 
 
 def savings(context: Context, model: str) -> tuple[list[float], str]:
     """The shares that the paper's plan saves in all rows of a model; and in words, with those of our plans."""
     rows = [entry for entry in entries(context) if entry.paper["model"] == model]
-    shares = [need(saving(entry, entry.papers), entry.name) for entry in rows]
+    shares = [need(saved(entry.log, entry.papers), entry.name) for entry in rows]
     texts = [
         f"{100 * share:.1f} % by {entry.paper['config']} on {entry.paper['servers']} ({ours(entry)})"
         for entry, share in zip(rows, shares, strict=True)
@@ -369,23 +358,23 @@ def savings(context: Context, model: str) -> tuple[list[float], str]:
 
 def ours(entry: Entry) -> str:
     """The shares that the plans of our searches save, in words."""
-    shares = {entry.config(reading): saving(entry, reading) for reading in READINGS}
+    shares = {entry.config(reading): saved(entry.log, reading) for reading in READINGS}
     return "our plans: " + ", ".join(
         f"{config} {100 * share:.1f} %" for config, share in shares.items() if share is not None
     )
 
 
-def saves_more(model: str, bound: float) -> Any:
-    """A judge that decides whether the paper's plan saves more than a share of the bytes in every row of a model."""
+def saves_more(model: str) -> Judge:
+    """A judge that decides whether the paper's plan saves more than 85 % of the bytes in every row of a model."""
 
     def judged(context: Context) -> Finding:
         shares, text = savings(context, model)
-        return measured(context, min(shares) > bound, text, "none: more", what="plan", model=model)
+        return measured(context, min(shares) > 0.85, text, "none: more", what="plan", model=model)
 
     return judged
 
 
-def saves_about(model: str) -> Any:
+def saves_about(model: str) -> Judge:
     """A judge that decides whether the paper's plan saves the printed share in every row of a model, as rounded."""
 
     def judged(context: Context) -> Finding:
@@ -397,7 +386,7 @@ def saves_about(model: str) -> Any:
     return judged
 
 
-judge(PAPER, "text_communication_reduction", "vgg16_85")(saves_more("VGG-16", 0.85))
-judge(PAPER, "text_communication_reduction", "awd_lm_85")(saves_more("AWD-LM", 0.85))
+judge(PAPER, "text_communication_reduction", "vgg16_85")(saves_more("VGG-16"))
+judge(PAPER, "text_communication_reduction", "awd_lm_85")(saves_more("AWD-LM"))
 judge(PAPER, "text_communication_reduction", "awd_lm_88")(saves_about("AWD-LM"))
 judge(PAPER, "text_communication_reduction", "s2vt_85")(saves_about("S2VT"))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import agreed, all_of, measured
@@ -252,7 +252,7 @@ def table_3(context: Context) -> Drawn:
         "time, which makes our ratios larger; NCCL's rate below a link's and slow servers are left out too, which "
         "makes them smaller",
     ]
-    return Drawn(table=table(context.result.reported, cols, context.result.caption, notes))
+    return Drawn.tabled(context, context.result.reported, cols, notes)
 
 
 @judge(PAPER, "table_3", "cloud_slower")

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipelag.report.diagrams import cluster_levels, workflow
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import exact, measured
@@ -53,7 +53,7 @@ def table_2(context: Context) -> Drawn:
     notes = [
         "inside a server: NVLink's 30 GB/s and a quarter of a PCIe tree's 12 GB/s, by section 2.3 (10 to 15, shared)"
     ]
-    return Drawn(table=table(context.result.reported, cols, context.result.caption, notes))
+    return Drawn.tabled(context, context.result.reported, cols, notes)
 
 
 @drawing(PAPER, "figure_6")
@@ -131,7 +131,7 @@ def optimizer_time(context: Context) -> Drawn:
         Col("layers", lambda e: e.log.summary["layers"] if e.log else None),
         Col("search (s)", seconds, "{:.3f}"),
     ]
-    return Drawn(table=table(entries(context), cols, context.result.caption))
+    return Drawn.tabled(context, entries(context), cols)
 
 
 @judge(PAPER, "text_optimizer_time", "under_8_s")
@@ -160,4 +160,4 @@ def size_of_lm(context: Context) -> Drawn:
         Col("ours", lambda row: row[2], "{:.3g}"),
     ]
     notes = ["the paper gives no width; ours was chosen so that the size is the paper's"]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)

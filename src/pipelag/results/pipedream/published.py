@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pipelag.report.tables import Cell, Col, table
+from pipelag.report.tables import Cell, Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import agreed, measured
@@ -44,7 +44,7 @@ def profiles(context: Context) -> Drawn:
         "config: workers of each stage; 16 is data parallelism over all of them, straight a stage on each",
         "the minibatch is the one that the profile was made with; GNMT's do not say theirs and are read as in table 1",
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 def plans(context: Context, models: Iterable[str], reading: str) -> dict[str, tuple[str, float]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.arrivals import BETWEEN
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
@@ -26,7 +24,7 @@ from pipelag.results.plans import (
     planned,
     samples_per_second,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge, log_of, need
+from pipelag.results.verdict import Finding, Judge, if_logged, judge, log_of, need
 
 PAPER = "pipedream"
 FAST = "2x8 (B)"
@@ -37,10 +35,7 @@ def epochs_gain(context: Context, entry: Entry) -> float | None:
     model = entry.paper["model"]
     if entry.note == "80 per GPU" or model not in METRICS or entry.log is None or not entry.trained:
         return None
-    try:
-        return against_data_parallelism(context, model).mean()
-    except NotLogged:
-        return None
+    return if_logged(lambda: against_data_parallelism(context, model).mean())
 
 
 def to_target(context: Context, entry: Entry) -> float | None:
@@ -81,13 +76,13 @@ def table_1(context: Context) -> Drawn:
     notes += [note for entry in entries(context) for note in entry.small_minibatches(READINGS)]
     notes += [note for entry in entries(context) if (note := as_good(entry))]
     notes += [idle for entry in entries(context) for reading in READINGS if (idle := without_work(entry, reading))]
-    trained = dict.fromkeys(i.arm.labels["model"] for i in context.select(what="training") if i.log is not None)
+    trained = dict.fromkeys(item.arm.labels["model"] for item in context.logged(what="training"))
     if trained:
         short = context.shortfall(what="training")
         words = f", but differently from the paper: {short}" if short else ""
         notes.append(f"to target, ours: from trainings of {listed(list(trained))}{words}")
         notes += arrivals(context, trained)
-    return Drawn(table=table(entries(context, extra=True), cols, context.result.caption, notes))
+    return Drawn.tabled(context, entries(context, extra=True), cols, notes)
 
 
 def idle_stages(plan: Row | None) -> list[int]:
@@ -157,7 +152,7 @@ def listed(names: list[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def same_plans(model: str) -> Any:
+def same_plans(model: str) -> Judge:
     """A judge that decides whether the partitioner gives the paper's plan in all rows of a model.
 
     Both forms of the cost must agree.

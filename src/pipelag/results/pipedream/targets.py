@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 from pipelag.results import colours
 from pipelag.results.arrivals import Arrival, Arrivals, Gain, by_rate, in_words
 from pipelag.results.context import Context
-from pipelag.results.logs import Item, RunLog
-from pipelag.results.verdict import NotLogged
+from pipelag.results.logs import Item, RunLog, curve
+from pipelag.results.verdict import NotLogged, if_logged
 
 PIPED, ALONE = "PipeDream", "data parallelism"
 COLOURS = {ALONE: colours.BASELINE, PIPED: colours.PIPEDREAM}  # in curves and bars
+FOUR = "4 GPUs of Cluster-A"  # a title of panels
 STYLES = {arm: (number, number) for arm, number in COLOURS.items()}
 METRICS = {"VGG-16": "accuracy", "GNMT-16": "bleu", "AWD-LM": "perplexity"}  # of the models that are trained
 UNITS = {"accuracy": "%", "bleu": "BLEU", "perplexity": "perplexity"}
@@ -21,11 +23,6 @@ UNITS = {"accuracy": "%", "bleu": "BLEU", "perplexity": "perplexity"}
 # to the target are that far apart (2.98x and 2.46x, 2.34x and 2.92x).
 ALIKE = 1.25
 ALIKE_WORDS = "within a quarter, as far as the paper's own speedups per epoch and to the target are apart"
-
-
-def curve(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
-    """Pairs (epoch, value) of a run's evaluations; empty without a log."""
-    return [(row["epoch"], row[metric]) for row in log.rows if row.get(metric) is not None] if log else []
 
 
 def reaches(value: float, goal: float, metric: str) -> bool:
@@ -66,7 +63,7 @@ class Goal:
 
     def arrival(self, log: RunLog) -> Arrival:
         """When a run reaches the goal, in epochs."""
-        rows = [row for row in log.rows if row.get(self.metric) is not None]
+        rows = log.evaluations(self.metric)
         return Arrival.of(rows, lambda row: reaches(row[self.metric], self.value, self.metric))
 
 
@@ -162,9 +159,8 @@ def arrivals(context: Context, models: Iterable[str]) -> list[str]:
     """Notes on the columns "to target": the target of each model, and when its runs reach it."""
     sentences = []
     for model in models:
-        try:
-            efficiency = against_data_parallelism(context, model)
-        except NotLogged:
+        efficiency = if_logged(partial(against_data_parallelism, context, model))
+        if efficiency is None:
             continue
         repeats = "; so 'to target' says no more than the epoch's speedup" if efficiency.by_rate else ""
         sentences.append(f"{model}, {efficiency.text()}{repeats}")

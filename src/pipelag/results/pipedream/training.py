@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
-from pipelag.report.tables import Cell, Col, table
+from pipelag.report.tables import Cell, Col
 from pipelag.results.arrivals import BETWEEN, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, every_run, measured, sized, trend
-from pipelag.results.logs import Item
+from pipelag.results.judging import SEEDS, Difference, ahead, all_of, logs_by_seed, measured, sized, trend
+from pipelag.results.logs import Item, curve
 from pipelag.results.pipedream.entries import LANGUAGE, entries
 from pipelag.results.pipedream.targets import (
     ALIKE,
@@ -23,12 +23,11 @@ from pipelag.results.pipedream.targets import (
     Efficiency,
     against_data_parallelism,
     arrivals,
-    curve,
     goal_of,
 )
 from pipelag.results.plans import ALONE as PLAN_ALONE
-from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS, samples_per_second
-from pipelag.results.verdict import Finding, Judge, NotLogged, judge, need
+from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS, in_words, samples_per_second
+from pipelag.results.verdict import Finding, Judge, NotLogged, if_logged, judge, need
 
 PAPER = "pipedream"
 CLUSTERS = ("4x4 (A)", "2x8 (B)")
@@ -40,8 +39,7 @@ TITLES = {"accuracy": "top-1 accuracy (%)", "bleu": "BLEU"}
 def data_of(item: Item) -> str:
     """The title of a run's data set."""
     assert item.log is not None
-    data = item.log.summary.get("data") or {}
-    return str(data.get("title", data.get("name", "?")))
+    return str(item.log.data.get("title", item.log.data.get("name", "?")))
 
 
 def panel_of(model: str, items: Sequence[Item]) -> str:
@@ -53,9 +51,8 @@ def panel_of(model: str, items: Sequence[Item]) -> str:
 
 def level(context: Context, model: str, /, **runs: str) -> dict[str, float]:
     """A model's target as a horizontal line of a chart, by name; empty if the runs that it rests on have no log."""
-    try:
-        goal = goal_of(context, model, runs)
-    except NotLogged:
+    goal = if_logged(lambda: goal_of(context, model, runs))
+    if goal is None:
         return {}
     return {f"target of {model}: {goal.text}".replace(" (", "\n("): goal.value}  # two lines: a column is narrow
 
@@ -100,7 +97,7 @@ def alike(model: str, judging: Callable[..., Finding] = sized) -> Judge:
     def judged(context: Context) -> Finding:
         efficiency = against_data_parallelism(context, model)
         gain = efficiency.gain()
-        holds = None if efficiency.by_rate else all_of((gain.above(1 / ALIKE), gain.below(ALIKE)))
+        holds = None if efficiency.by_rate else gain.within(1 / ALIKE, ALIKE)
         why = f"{efficiency.text()}; data parallelism's over PipeDream's {gain.text()}"
         return judging(context, holds, why, f"{ALIKE_WORDS}; {BETWEEN}", model=model)
 
@@ -115,20 +112,16 @@ judge(PAPER, "figure_11", "as_many_epochs_here")(alike(VGG, trend))
 @judge(PAPER, "figure_11", "ends_alike_here")
 def ends_alike(context: Context) -> Finding:
     """Holds if the final accuracies of PipeDream and data parallelism are within two points, by the whole interval."""
-    gap = Difference.of(*(by_seed(context, model=VGG, arm=arm) for arm in (PIPED, ALONE)))
+    gap = ahead(context, PIPED, ALONE, model=VGG)
     return trend(
         context, gap.within(-2, 2), f"PipeDream ends {gap.text()} points above", f"two points; {SEEDS}", model=VGG
     )
 
 
-def plan_name(arm: str, pipeline: str = "15-1") -> str:
-    """The plan by which an arm is timed, the same as the one that is trained."""
-    return pipeline if arm == PIPED else PLAN_ALONE
-
-
 def hours(context: Context, servers: str, arm: str) -> float | None:
     """The timed hours of an epoch of ImageNet; None without a log."""
-    rate = samples_per_second(context.log(what="plan", model=VGG, servers=servers), plan_name(arm))
+    plan = "15-1" if arm == PIPED else PLAN_ALONE  # the one that is trained
+    rate = samples_per_second(context.log(what="plan", model=VGG, servers=servers), plan)
     return IMAGES / rate / 3600 if rate else None
 
 
@@ -194,7 +187,7 @@ def faster_on_b(context: Context) -> Finding:
     for arm in (PIPED, ALONE):
         slow, fast = (need(hours(context, servers, arm), f"{arm} on {servers}") for servers in CLUSTERS)
         ratios[arm] = slow / fast
-    why = ", ".join(f"{arm} {ratio:.2f}x" for arm, ratio in ratios.items()) + " as fast on B as on A"
+    why = f"{in_words(ratios)} as fast on B as on A"
     return measured(context, min(ratios.values()) >= 1.005, why, f"{PRINTED_WORDS}: more than 1.00x", what="plan")
 
 
@@ -228,10 +221,7 @@ def headline_tta(context: Context) -> Drawn:
     names |= {"language_modeling": "language modelling", "video_captioning": "video captioning"}
 
     def ours(row: tuple[str, float]) -> Cell:
-        try:
-            gain = headline(context, row[0])[0].evaluated.mean if row[0] in TASKS else None
-        except NotLogged:
-            return None
+        gain = if_logged(lambda: headline(context, row[0])[0].evaluated.mean) if row[0] in TASKS else None
         return "never" if gain == 0 else gain
 
     cols = [
@@ -243,25 +233,18 @@ def headline_tta(context: Context) -> Drawn:
     notes = ["the paper's configurations: epochs as trained, time per epoch as simulated; S2VT is not trained"]
     notes += [f"trained differently from the paper: {short}"] if short else []
     notes += arrivals(context, [model for models in TASKS.values() for model in models])
-    return Drawn(table=table(context.result.reported.items(), cols, context.result.caption, notes))
+    return Drawn.tabled(context, context.result.reported.items(), cols, notes)
 
 
-def as_fast(task: str) -> Any:
+def as_fast(task: str) -> Judge:
     """A judge that decides whether the largest speedup of a task is the headline's, within a factor of 1.2."""
 
     def judged(context: Context) -> Finding:
         gain, why = headline(context, task)
         printed = context.result.reported[task]
-        holds = all_of((gain.above(printed / SPEED), gain.below(printed * SPEED)))
-        model = TASKS[task][0]
-        return sized(
-            context,
-            holds,
-            f"{why}; printed {printed}x",
-            f"over seeds, {SPEED_WORDS}; {BETWEEN}",
-            what="training",
-            model=model,
-        )
+        holds = gain.within(printed / SPEED, printed * SPEED)
+        labels = {"what": "training", "model": TASKS[task][0]}
+        return sized(context, holds, f"{why}; printed {printed}x", f"over seeds, {SPEED_WORDS}; {BETWEEN}", **labels)
 
     return judged
 
@@ -279,12 +262,12 @@ def language_ends_alike(context: Context) -> Finding:
     """Holds if PipeDream's final perplexity is within two percent of data parallelism's, by the whole interval."""
     ends = []
     for arm in (PIPED, ALONE):
-        runs = every_run(context, f"{LANGUAGE} under {arm}", what="training", model=LANGUAGE, arm=arm)
-        finals = {seed: run.log.summary["final"] for seed, run in runs.items() if run.log is not None}
+        logs = logs_by_seed(context, f"{LANGUAGE} under {arm}", what="training", model=LANGUAGE, arm=arm)
+        finals = {seed: log.summary["final"] for seed, log in logs.items()}
         if None in finals.values():
             raise NotLogged(f"{LANGUAGE} under {arm} diverged")
         ends.append({seed: final["perplexity"] for seed, final in finals.items()})
     piped, alone = ends
-    more = Difference.of({s: 100 * (piped[s] / alone[s] - 1) for s in piped if s in alone}, dict.fromkeys(alone, 0.0))
+    more = Difference.from_zero({seed: 100 * (piped[seed] / alone[seed] - 1) for seed in piped if seed in alone})
     why = f"PipeDream's final perplexity is {more.text()} % above"
     return trend(context, more.within(-2, 2), why, f"two percent; {SEEDS}", what="training", model=LANGUAGE)

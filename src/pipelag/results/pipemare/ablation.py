@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.arrivals import BETWEEN, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized
-from pipelag.results.pipemare.arms import ABOUT, DIVERGED, about_zero, all_diverged, higher
-from pipelag.results.pipemare.costs import amortised, arrival, goal, gpipe, held, pipeline, unreached
+from pipelag.results.pipemare.arms import ABOUT, DIVERGED, about_zero, all_diverged, below_sync, best_below, higher
+from pipelag.results.pipemare.costs import amortised, arrivals, goal, gpipe, held, pipeline, unreached
 from pipelag.results.pipemare.quality import (
     BLEU,
     CHOSEN,
@@ -20,8 +21,6 @@ from pipelag.results.pipemare.quality import (
     POINTS,
     TASK_OF,
     area,
-    at_the_end,
-    below,
     best,
     best_of,
     cell,
@@ -31,7 +30,6 @@ from pipelag.results.pipemare.quality import (
     metric,
     outcomes,
     outcomes_of,
-    runs_of,
     trained_as,
 )
 from pipelag.results.verdict import Finding, NotLogged, judge
@@ -43,11 +41,11 @@ PAPER = "pipemare"
 def all_reach_sync(context: Context) -> Finding:
     """Holds if T1 and T1+T2 both end within 0.1 points of Sync: final accuracies on images."""
     sync = final(context, task="images", arm="Sync")
-    gaps = {arm: Difference.of(sync, final(context, task="images", arm=arm)) for arm in ("T1", "T1+T2")}
+    steps = {arm: Difference.of(sync, final(context, task="images", arm=arm)) for arm in ("T1", "T1+T2")}
     text = f"Sync ends at {mean_text(list(sync.values()))}; " + ", ".join(
-        f"{arm} {gap.text()} below" for arm, gap in gaps.items()
+        f"{arm} {step.text()} below" for arm, step in steps.items()
     )
-    holds = all_of(gap.within(-POINTS, POINTS) for gap in gaps.values())
+    holds = all_of(step.within(-POINTS, POINTS) for step in steps.values())
     return sized(context, holds, text, f"equal within {EQUAL_POINTS}", task="images")
 
 
@@ -73,7 +71,7 @@ def stable_over_seeds(context: Context) -> Finding:
     """
     texts, small = [], []
     for task, full in (("images", 100.0), ("translation", 35.0)):
-        for arm in dict.fromkeys(item.arm.labels["arm"] for item in context.select(task=task)):
+        for arm in context.values("arm", task=task):
             values = list(best(context, task=task, arm=arm).values())
             if len(values) < 2:
                 raise NotLogged("the spread over seeds needs several, and one is trained here")
@@ -84,16 +82,18 @@ def stable_over_seeds(context: Context) -> Finding:
     return sized(context, all(small), ", ".join(texts), why)
 
 
-@judge(PAPER, "figure_7", "t2_speeds_up")
-def t2_speeds_up(context: Context) -> Finding:
-    """Holds if T1+T2's mean score over the epochs is above T1's, on both tasks."""
-    return higher(context, "T1+T2", "T1", area, "mean score over the epochs")
-
-
-@judge(PAPER, "figure_7", "warmup_speeds_up_here")
-def warmup_speeds_up_here(context: Context) -> Finding:
-    """Holds if T1+T2+W's mean BLEU over the epochs is above T1+T2's."""
-    return higher(context, "T1+T2+W", "T1+T2", area, "mean score over the epochs", ["translation"])
+TRANSLATION = ("translation",)
+_sooner = partial(higher, measure=area, what="mean score over the epochs")
+judge(PAPER, "figure_7", "t2_speeds_up")(partial(_sooner, arm="T1+T2", than="T1"))
+judge(PAPER, "figure_7", "warmup_speeds_up_here")(partial(_sooner, arm="T1+T2+W", than="T1+T2", tasks=TRANSLATION))
+judge(PAPER, "table_3", "t1_lifts")(partial(higher, arm="T1", than="neither"))
+for _claim, _arm, _than in (
+    ("t2_mends_with_t1", "T1+T2", "T2"),
+    ("t1_lifts_translation_here", "T1", "neither"),
+    ("gap_remains_here", "Sync", "T1+T2+W"),
+):
+    judge(PAPER, "table_3", _claim)(partial(higher, arm=_arm, than=_than, tasks=TRANSLATION))
+judge(PAPER, "table_3", "iwslt_t2_zero")(partial(about_zero, arm="T2", task="translation"))
 
 
 ROWS = ("Sync", "neither")
@@ -121,16 +121,14 @@ def table_3(context: Context) -> Drawn:
         Col("paper", "memory", "{:.2f}x", "weight and optimizer memory"),
         Col("ours", lambda row: remembered(context, row), "{:.2f}x", "weight and optimizer memory"),
     ]
-    trained = [name for task in ("images", "translation") if (name := trained_as(context, task))]
-    notes = [f"ours: {'; '.join(trained)}"] if trained else []
-    notes += [
+    notes = [
+        *trained_as(context, "ours", ("images", "translation")),
         CHOSEN,
         "utilisation from the schedules of the paper's P and N, of T1+T2+W amortised until the target score; memory "
         "from what a training step holds",
     ]
-    notes += [why] if (why := unreached(context, "translation")) else []
-    notes += [context.releases()] if context.releases() else []
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Task"))
+    notes += filter(None, (unreached(context, "translation"), context.releases()))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="Task")
 
 
 def used(context: Context, row: dict[str, Any]) -> float | None:
@@ -160,18 +158,14 @@ def remembered(context: Context, row: dict[str, Any]) -> float | None:
 @judge(PAPER, "table_3", "cifar_t2_below")
 def cifar_t2_below(context: Context) -> Finding:
     """Holds if T2's best accuracy is below T1's."""
-    step = below(context, "T2", "T1", task="images")
-    text = f"{outcomes_of(context, 'T2', 'T1', task='images')}; T2 {step.text()} below"
-    text += f", {at_the_end(context, 'T1', 'T2', task='images')}"
+    step, text = best_below(context, "T2", "T1", "T2 {} below", "images")
     return sized(context, step.above(), text, SEEDS, task="images")
 
 
 @judge(PAPER, "table_3", "cifar_t1_as_both")
 def cifar_t1_as_both(context: Context) -> Finding:
     """Holds if the best accuracies of T1 and T1+T2 are within 0.1 points of each other."""
-    step = below(context, "T1", "T1+T2", task="images")
-    text = f"{outcomes_of(context, 'T1', 'T1+T2', task='images')}; T1 {step.text()} below"
-    text += f", {at_the_end(context, 'T1+T2', 'T1', task='images')}"
+    step, text = best_below(context, "T1", "T1+T2", "T1 {} below", "images")
     return sized(context, step.within(-POINTS, POINTS), text, f"equal: within {EQUAL_POINTS}", task="images")
 
 
@@ -180,12 +174,6 @@ def cifar_neither_diverges(context: Context) -> Finding:
     """Holds if every seed without T1 and T2 diverges (`quality.diverged`)."""
     text = f"best accuracy {outcomes(context, task='images', arm='neither')}"
     return sized(context, all_diverged(context, task="images", arm="neither"), text, DIVERGED, task="images")
-
-
-@judge(PAPER, "table_3", "iwslt_t2_zero")
-def iwslt_t2_zero(context: Context) -> Finding:
-    """Holds if T2's best BLEU, averaged over seeds, rounds to 0."""
-    return about_zero(context, "T2", "translation")
 
 
 @judge(PAPER, "table_3", "iwslt_without_t1")
@@ -199,18 +187,14 @@ def iwslt_without_t1(context: Context) -> Finding:
 @judge(PAPER, "table_3", "iwslt_w_adds")
 def iwslt_w_adds(context: Context) -> Finding:
     """Holds if W adds 0.2 to 0.6 to T1+T2's best BLEU: half to one and a half times the paper's 0.4."""
-    step = below(context, "T1+T2", "T1+T2+W", task="translation")
-    text = f"{outcomes_of(context, 'T1+T2', 'T1+T2+W', task='translation')}; W adds {step.text()}"
-    text += f", {at_the_end(context, 'T1+T2+W', 'T1+T2', task='translation')}"
+    step, text = best_below(context, "T1+T2", "T1+T2+W", "W adds {}", "translation")
     return sized(context, step.within(0.2, 0.6), text, f"{ABOUT}; {SEEDS}", task="translation")
 
 
 @judge(PAPER, "table_3", "iwslt_w_as_sync")
 def iwslt_w_as_sync(context: Context) -> Finding:
     """Holds if the best BLEU of T1+T2+W is less than 0.4 from Sync's, the gap that the paper calls noticeable."""
-    step = below(context, "T1+T2+W", task="translation")
-    text = f"{outcomes_of(context, 'Sync', 'T1+T2+W', task='translation')}; {step.text()} below"
-    text += f", {at_the_end(context, 'Sync', 'T1+T2+W', task='translation')}"
+    step, text = below_sync(context, "T1+T2+W", "translation")
     return sized(context, step.within(-BLEU, BLEU), text, f"equal: within {EQUAL_BLEU}", task="translation")
 
 
@@ -225,39 +209,13 @@ def iwslt_t1_twice(context: Context) -> Finding:
         NotLogged: synchronous training misses the target with some seed.
     """
     target = goal(context, "translation")
-    sync, t1 = (
-        {seed: arrival(item, target) for seed, item in runs_of(context, task="translation", arm=arm).items()}
-        for arm in ("Sync", "T1")
-    )
+    sync, t1 = (arrivals(context, target, task="translation", arm=arm) for arm in ("Sync", "T1"))
     for seed, one in sync.items():
         if one.never:
             raise NotLogged(f"synchronous training does not come to {target:.1f} BLEU with seed {seed}")
     ratio = Gain.of(sync, t1)
     never = any(one.never for one in t1.values())
     text = f"to {target:.1f} BLEU T1 takes {'at least ' if never else ''}{ratio.text()} times the epochs"
-    holds = all_of((ratio.above(1.5), ratio.below(2.5)))
-    return sized(context, holds, text, f"about twice: 1.5 to 2.5 times, {BETWEEN}; {SEEDS}", task="translation")
-
-
-@judge(PAPER, "table_3", "t1_lifts")
-def t1_lifts(context: Context) -> Finding:
-    """Holds if T1's best score is above that of the arm with neither, on both tasks."""
-    return higher(context, "T1", "neither")
-
-
-@judge(PAPER, "table_3", "t2_mends_with_t1")
-def t2_mends_with_t1(context: Context) -> Finding:
-    """Holds if T1+T2's best BLEU is above T2's."""
-    return higher(context, "T1+T2", "T2", tasks=["translation"])
-
-
-@judge(PAPER, "table_3", "t1_lifts_translation_here")
-def t1_lifts_translation_here(context: Context) -> Finding:
-    """Holds if T1's best BLEU is above that of the arm with neither: `t1_lifts` for translation alone."""
-    return higher(context, "T1", "neither", tasks=["translation"])
-
-
-@judge(PAPER, "table_3", "gap_remains_here")
-def gap_remains_here(context: Context) -> Finding:
-    """Holds if Sync's best BLEU is above that of T1+T2+W."""
-    return higher(context, "Sync", "T1+T2+W", tasks=["translation"])
+    return sized(
+        context, ratio.within(1.5, 2.5), text, f"about twice: 1.5 to 2.5 times, {BETWEEN}; {SEEDS}", task="translation"
+    )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import log2
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import exact, listing
+from pipelag.results.pipemare.costs import step_memory
 from pipelag.results.verdict import Finding, judge, log_of
 
 PAPER = "pipemare"
@@ -104,7 +106,7 @@ def table_4(context: Context) -> Drawn:
         Col("paper", "with", "{:g}", "exponent with"),
         Col("counted", counted(1), "{:.2f}", "exponent with"),
     ]
-    return Drawn(table=table(context.result.reported, cols, context.result.caption))
+    return Drawn.tabled(context, context.result.reported, cols)
 
 
 def exponents_of(context: Context, mode: str) -> Finding:
@@ -119,16 +121,8 @@ def exponents_of(context: Context, mode: str) -> Finding:
     return exact(holds, text, "0.05, of a fit to the last fourfold step, where lower orders are left")
 
 
-@judge(PAPER, "table_4", "stages_exponent")
-def stages_exponent(context: Context) -> Finding:
-    """Holds if PipeMare's exponents over P are the printed ones (`exponents_of`)."""
-    return exponents_of(context, "PipeMare")
-
-
-@judge(PAPER, "table_4", "microbatches_exponent")
-def microbatches_exponent(context: Context) -> Finding:
-    """Holds if GPipe's exponents over N are the printed ones (`exponents_of`)."""
-    return exponents_of(context, "GPipe")
+judge(PAPER, "table_4", "stages_exponent")(partial(exponents_of, mode="PipeMare"))
+judge(PAPER, "table_4", "microbatches_exponent")(partial(exponents_of, mode="GPipe"))
 
 
 def ratios(context: Context) -> dict[int, float]:
@@ -150,7 +144,7 @@ def table_5(context: Context) -> Drawn:
     notes = [
         "the paper's numbers compare orders of growth; counted, heads and inner stages each hold about P^(3/2) / 2"
     ]
-    return Drawn(table=table(context.result.reported, cols, context.result.caption, notes))
+    return Drawn.tabled(context, context.result.reported, cols, notes)
 
 
 @judge(PAPER, "table_5", "one_over_root")
@@ -164,9 +158,8 @@ def one_over_root(context: Context) -> Finding:
 
 def added(context: Context, arm: str) -> float:
     """How many percent T2's running average adds to weights, gradients and optimizer state."""
-    plain, corrected = log_of(context, arm=arm).rows
-    held = plain["weights"] + plain["gradients"] + plain["optimizer"]
-    return float(100 * (corrected["average"] - plain["average"]) / held)
+    base, average = step_memory(log_of(context, arm=arm))
+    return 100 * average / base
 
 
 @drawing(PAPER, "text_t2_memory")
@@ -177,7 +170,7 @@ def t2_buffer(context: Context) -> Drawn:
         Col("paper (%)", lambda arm: context.result.reported[arm]),
         Col("counted (%)", lambda arm: added(context, arm) if context.log(arm=arm) else None, "{:.1f}"),
     ]
-    return Drawn(table=table(context.values("arm"), cols, context.result.caption))
+    return Drawn.tabled(context, context.values("arm"), cols)
 
 
 def buffer_of(context: Context, arm: str) -> Finding:
@@ -187,16 +180,8 @@ def buffer_of(context: Context, arm: str) -> Finding:
     return exact(abs(value - context.result.reported[arm]) <= 0.5, text, "half a unit of the last printed digit")
 
 
-@judge(PAPER, "text_t2_memory", "third")
-def third(context: Context) -> Finding:
-    """Holds if T2 adds the printed percent to SGD with momentum (`buffer_of`)."""
-    return buffer_of(context, "SGD with momentum")
-
-
-@judge(PAPER, "text_t2_memory", "quarter")
-def quarter(context: Context) -> Finding:
-    """Holds if T2 adds the printed percent to Adam (`buffer_of`)."""
-    return buffer_of(context, "Adam")
+judge(PAPER, "text_t2_memory", "third")(partial(buffer_of, arm="SGD with momentum"))
+judge(PAPER, "text_t2_memory", "quarter")(partial(buffer_of, arm="Adam"))
 
 
 def share(context: Context, arm: str) -> tuple[float, float]:
@@ -219,7 +204,7 @@ def compute_share(context: Context) -> Drawn:
         Col("counted (%)", counted(0), "{:.2f}", "share of recomputation"),
     ]
     notes = ["floating-point operations of convolutions and matrix products; recomputation is one more forward"]
-    return Drawn(table=table(context.values("arm"), cols, context.result.caption, notes))
+    return Drawn.tabled(context, context.values("arm"), cols, notes)
 
 
 @judge(PAPER, "text_recompute_compute_share", "a_quarter")

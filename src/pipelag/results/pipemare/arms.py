@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
-from pipelag.results.pipemare.quality import CHANCE, at_the_end, best, diverged, outcomes, runs_of
+from pipelag.results.judging import SEEDS, Difference, all_of, paired_means, sized, trend
+from pipelag.results.pipemare.quality import CHANCE, at_the_end, below, best, diverged, outcomes, outcomes_of, runs_of
 from pipelag.results.verdict import Finding
 
 DIVERGED = f"diverged: a loss that is no number, or an accuracy of at most {CHANCE:g} % at the end; every seed"
@@ -47,8 +47,7 @@ def higher(
         scores = [measure(context, task=task, arm=name, **labels) for name in (arm, than)]
         step = Difference.of(*scores)
         holds.append(step.above())
-        shared = set.intersection(*map(set, scores))  # the means are of the seeds that are compared
-        means = [fmean(by_seed[seed] for seed in shared) for by_seed in scores]
+        means = paired_means(*scores)
         text = f"{task}: {arm} {means[0]:.1f}, {than} {means[1]:.1f}, a difference of {step.text()}"
         # A mean over the epochs already counts every evaluation.
         end = f", {at_the_end(context, arm, than, task=task, **labels)}" if measure is best else ""
@@ -66,6 +65,26 @@ def grid(context: Context, key: str, task: str) -> list[str]:
 def number(arm: str) -> float:
     """The value in an arm's name: 0.1 for "D = 0.1", 10 for "K = 10/200"."""
     return float(arm.split("= ")[1].split("/")[0])
+
+
+def below_sync(context: Context, arm: str, task: str) -> tuple[Difference, str]:
+    """How far an arm's best score is below synchronous training's; and a sentence with it.
+
+    The sentence also has the outcomes of both, and how their last evaluations compare.
+    """
+    gap = below(context, arm, task=task)
+    text = f"{outcomes_of(context, 'Sync', arm, task=task)}; {gap.text()} below"
+    return gap, f"{text}, {at_the_end(context, 'Sync', arm, task=task)}"
+
+
+def best_below(context: Context, arm: str, than: str, words: str, task: str) -> tuple[Difference, str]:
+    """How far an arm's best score is below another's; and a sentence as that of `below_sync`.
+
+    words: what the sentence says of the gap, which stands for {}.
+    """
+    step = below(context, arm, than, task=task)
+    text = f"{outcomes_of(context, arm, than, task=task)}; {words.format(step.text())}"
+    return step, f"{text}, {at_the_end(context, than, arm, task=task)}"
 
 
 def about_zero(context: Context, arm: str, task: str) -> Finding:

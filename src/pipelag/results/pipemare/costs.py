@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isinf
 from statistics import fmean
 from typing import Any
 
 from pipelag.experiments.specs import evenly
-from pipelag.results.arrivals import Arrival
+from pipelag.results.arrivals import Arrival, Arrivals
 from pipelag.results.context import Context
-from pipelag.results.logs import Item
-from pipelag.results.pipemare.quality import DATASET_OF, TASK_OF, best, evaluations, log_in, runs_of, value_of
+from pipelag.results.logs import Item, RunLog
+from pipelag.results.pipemare.quality import DATASET_OF, TASK_OF, best, runs_of, scored, value_of
 from pipelag.results.verdict import NotLogged, log_of
 
-Rows = Sequence[Mapping[str, Any]]
 OPTIMIZER = {task: "SGD with momentum" if task in ("images", "ImageNet") else "Adam" for task in TASK_OF.values()}
 SHARED = ("target embedding", "output")  # in WMT17's Transformer these reuse the first embedding's weights
 BYTES = 4  # float32
-
-
-def or_none(value: Callable[[], float]) -> float | None:
-    """The number, or None where its log is missing."""
-    try:
-        return value()
-    except NotLogged:
-        return None
 
 
 def pipelines(context: Context, **labels: str) -> list[dict[str, Any]]:
@@ -45,14 +36,17 @@ def gpipe(context: Context, dataset: str) -> dict[str, Any]:
     return pipeline(context, "GPipe", dataset=dataset, arm="GPipe" if items else "pipeline")
 
 
-def held(context: Context, task: str) -> tuple[float, float]:
-    """What a training step holds and what T2 adds to it, counted in a step, both in multiples of the weights' size.
+def step_memory(log: RunLog) -> tuple[float, float]:
+    """What a training step holds without T2 (weights, gradients, optimizer state), and what T2 adds, as counted."""
+    plain, corrected = log.rows
+    return plain["weights"] + plain["gradients"] + plain["optimizer"], corrected["average"] - plain["average"]
 
-    What a step holds without T2 are weights, gradients and optimizer state.
-    """
-    plain, corrected = log_of(context, what="copies", arm=OPTIMIZER[task]).rows
-    base = plain["weights"] + plain["gradients"] + plain["optimizer"]
-    return base / plain["elements"], (corrected["average"] - plain["average"]) / plain["elements"]
+
+def held(context: Context, task: str) -> tuple[float, float]:
+    """What a training step holds and what T2 adds to it, in multiples of the weights' size (`step_memory`)."""
+    log = log_of(context, what="copies", arm=OPTIMIZER[task])
+    base, average = step_memory(log)
+    return base / log.rows[0]["elements"], average / log.rows[0]["elements"]
 
 
 def layers_of(context: Context, dataset: str) -> list[int]:
@@ -127,7 +121,7 @@ def missed(
     short = [item for item in runs.values() if arrival(item, target).never]
     if not short:
         return None
-    most = max((value_of(row) for item in short for row in evaluations(log_in(item))), default=0.0)
+    most = max((value_of(row) for item in short for row in scored(item)), default=0.0)
     some = f"with {len(short)} of its {len(runs)} seeds " if len(short) < len(runs) else ""
     why = f"{arm} has no amortised utilisation, for {some}it never reaches {reach(context, task, target, sync)}"
     return f"{why}; the best of {'these' if some else 'its seeds'} comes to", f"{most:.1f}"
@@ -141,7 +135,12 @@ def unreached(context: Context, task: str) -> str:
 
 def arrival(item: Item, target: float) -> Arrival:
     """When a run first has a score of at least the target, in epochs."""
-    return Arrival.of(evaluations(log_in(item)), lambda row: value_of(row) >= target)
+    return Arrival.of(scored(item), lambda row: value_of(row) >= target)
+
+
+def arrivals(context: Context, target: float, **labels: str) -> Arrivals:
+    """When the runs with these labels first have a score of at least the target, in epochs, by seed."""
+    return {seed: arrival(item, target) for seed, item in runs_of(context, **labels).items()}
 
 
 def amortised(context: Context, alone: float, target: float, **labels: str) -> dict[int, float]:
@@ -171,15 +170,12 @@ def normalised(item: Item, alone: float) -> list[tuple[float, float]]:
     A synchronous epoch takes 1/Util_sync of these; `alone` is Util_sync.
     """
     warm = epochs_of(item, "gpipe")
-    return [
-        (min(row["epoch"], warm) / alone + max(0.0, row["epoch"] - warm), value_of(row))
-        for row in evaluations(log_in(item))
-    ]
+    return [(min(row["epoch"], warm) / alone + max(0.0, row["epoch"] - warm), value_of(row)) for row in scored(item)]
 
 
 def epochs_of(item: Item, method: str) -> float:
     """How many epochs a run trains with a method before it changes to another; 0 where it begins with another."""
-    rows = evaluations(log_in(item))
+    rows = scored(item)
     if not rows:
         return 0.0
     steps = 0

@@ -13,7 +13,7 @@ from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.arms import number
-from pipelag.results.pipemare.quality import evaluations, metric, reasons, title, value_of
+from pipelag.results.pipemare.quality import metric, reasons, scored, title, value_of
 
 PAPER = "pipemare"
 STYLES = {
@@ -41,10 +41,10 @@ def learning(
     rows = []
     for item in context.select(**labels):
         task = task_of(item)
-        scored = evaluations(item.log) if item.log else []
+        evaluations = scored(item) if item.log else []
         first = item.arm.spec.phases[0].steps if len(item.arm.spec.phases) > 1 else None
-        switch = first and scored and scored[-1]["epoch"] * first / scored[-1]["step"] or None
-        for row in scored:
+        switch = first and evaluations and evaluations[-1]["epoch"] * first / evaluations[-1]["step"] or None
+        for row in evaluations:
             where = {"panel": title(context, task), "task": task, "line": name(item), "seed": item.arm.seed}
             where["switch"] = switch
             rows.append(where | {"epoch": row["epoch"], "score": value_of(row), "loss": row.get("loss")})

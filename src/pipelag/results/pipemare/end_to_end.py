@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import fmean
 from typing import Any
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, exact, sized
-from pipelag.results.pipemare.arms import about_zero
-from pipelag.results.pipemare.costs import amortised, goal, gpipe, megabytes, memory_of, or_none, pipeline, unreached
+from pipelag.results.pipemare.arms import about_zero, below_sync, best_below
+from pipelag.results.pipemare.costs import amortised, goal, gpipe, megabytes, memory_of, pipeline, unreached
 from pipelag.results.pipemare.quality import (
     CHOSEN,
     POINTS,
     TASK_OF,
     BySeed,
-    at_the_end,
-    below,
     best_of,
     cell,
     last_cell,
-    outcomes_of,
     reasons,
     trained_as,
 )
-from pipelag.results.verdict import Finding, judge
+from pipelag.results.verdict import Finding, if_logged, judge
 
 PAPER = "pipemare"
 ARMS = {"PipeDream": "PipeDream", "GPipe": "Sync", "PipeMare": "T1+T2", "PipeMareW": "T1+T2+W"}
@@ -61,13 +59,13 @@ def table_2(context: Context) -> Drawn:
         return last_cell(context, task=TASK_OF[row["dataset"]], arm=ARMS[row["method"]])
 
     def used(row: dict[str, Any]) -> float | None:
-        return or_none(lambda: 100 * utilisation(context, row["dataset"], row["method"]))
+        return if_logged(lambda: 100 * utilisation(context, row["dataset"], row["method"]))
 
     def memory(row: dict[str, Any]) -> float | None:
-        return or_none(lambda: memory_of(context, row["dataset"], row["method"]))
+        return if_logged(lambda: memory_of(context, row["dataset"], row["method"]))
 
     def size(row: dict[str, Any]) -> float | None:
-        return or_none(lambda: megabytes(context, row["dataset"])) if row["method"] == "GPipe" else None
+        return if_logged(lambda: megabytes(context, row["dataset"])) if row["method"] == "GPipe" else None
 
     cols = [
         Col("Task", "dataset"),
@@ -90,66 +88,34 @@ def table_2(context: Context) -> Drawn:
         "in MiB of 2^20 bytes beside the paper's MB; its ratios of PipeDream do not follow from its formula",
         "PipeMare is table 3's T1+T2 and PipeMareW its T1+T2+W; figure 15 has one with the paper's own W and K",
     ]
-    trained = [name for task in TASK_OF.values() if (name := trained_as(context, task))]
-    notes += [f"trained here: {'; '.join(trained)}"] if trained else []
+    notes += trained_as(context, "trained here")
     notes += [why for task in TASK_OF.values() if (why := unreached(context, task))]
-    notes += reasons(context)
-    notes += [context.releases()] if context.releases() else []
-    return Drawn(table=table(context.result.reported, cols, context.result.caption, notes, rule_by="Task"))
+    notes += [*reasons(context), *filter(None, [context.releases()])]
+    return Drawn.tabled(context, context.result.reported, cols, notes, rule_by="Task")
 
 
-def at_least_sync(context: Context, dataset: str, arm: str) -> Finding:
+def at_least_sync(context: Context, task: str, arm: str) -> Finding:
     """Judge whether an arm's best score is at most 0.1 below Sync's, the bound that the claims state."""
-    task = TASK_OF[dataset]
-    gap = below(context, arm, task=task)
-    text = f"{outcomes_of(context, 'Sync', arm, task=task)}; {gap.text()} below"
-    text += f", {at_the_end(context, 'Sync', arm, task=task)}"
-    return sized(context, gap.below(POINTS), text, f"below by at most 0.1, as the claim says; {SEEDS}", task=task)
+    step, text = below_sync(context, arm, task)
+    return sized(context, step.below(POINTS), text, f"below by at most 0.1, as the claim says; {SEEDS}", task=task)
 
 
-@judge(PAPER, "table_2", "cifar_quality")
-def cifar_quality(context: Context) -> Finding:
-    """Holds if PipeMare, without warm-up, passes `at_least_sync` on CIFAR10."""
-    return at_least_sync(context, "CIFAR10", "T1+T2")
-
-
-@judge(PAPER, "table_2", "imagenet_quality")
-def imagenet_quality(context: Context) -> Finding:
-    """Holds if PipeMareW passes `at_least_sync` on ImageNet."""
-    return at_least_sync(context, "ImageNet", "T1+T2+W")
-
-
-@judge(PAPER, "table_2", "iwslt_quality")
-def iwslt_quality(context: Context) -> Finding:
-    """Holds if PipeMareW passes `at_least_sync` on IWSLT14."""
-    return at_least_sync(context, "IWSLT14", "T1+T2+W")
-
-
-@judge(PAPER, "table_2", "wmt_quality")
-def wmt_quality(context: Context) -> Finding:
-    """Holds if PipeMareW passes `at_least_sync` on WMT17."""
-    return at_least_sync(context, "WMT17", "T1+T2+W")
-
-
-@judge(PAPER, "table_2", "iwslt_pipedream_fails")
-def iwslt_pipedream_fails(context: Context) -> Finding:
-    """Holds if PipeDream's best BLEU on IWSLT14, averaged over seeds, rounds to 0."""
-    return about_zero(context, "PipeDream", "translation")
-
-
-@judge(PAPER, "table_2", "wmt_pipedream_fails")
-def wmt_pipedream_fails(context: Context) -> Finding:
-    """Holds if PipeDream's best BLEU on WMT17, averaged over seeds, rounds to 0."""
-    return about_zero(context, "PipeDream", "WMT17")
+for _claim, _task, _arm in (
+    ("cifar_quality", "images", "T1+T2"),  # PipeMare, without warm-up; the others are of PipeMareW
+    ("imagenet_quality", "ImageNet", "T1+T2+W"),
+    ("iwslt_quality", "translation", "T1+T2+W"),
+    ("wmt_quality", "WMT17", "T1+T2+W"),
+):
+    judge(PAPER, "table_2", _claim)(partial(at_least_sync, task=_task, arm=_arm))
+judge(PAPER, "table_2", "iwslt_pipedream_fails")(partial(about_zero, arm="PipeDream", task="translation"))
+judge(PAPER, "table_2", "wmt_pipedream_fails")(partial(about_zero, arm="PipeDream", task="WMT17"))
 
 
 @judge(PAPER, "table_2", "imagenet_pipedream_below")
 def imagenet_pipedream_below(context: Context) -> Finding:
     """Holds if PipeDream's best accuracy on ImageNet is below PipeMare's."""
-    gap = below(context, "PipeDream", "T1+T2", task="ImageNet")
-    text = f"{outcomes_of(context, 'PipeDream', 'T1+T2', task='ImageNet')}; PipeDream {gap.text()} below"
-    text += f", {at_the_end(context, 'T1+T2', 'PipeDream', task='ImageNet')}"
-    return sized(context, gap.above(), text, SEEDS, task="ImageNet")
+    step, text = best_below(context, "PipeDream", "T1+T2", "PipeDream {} below", "ImageNet")
+    return sized(context, step.above(), text, SEEDS, task="ImageNet")
 
 
 @judge(PAPER, "table_2", "gpipe_utilisations")
@@ -198,22 +164,8 @@ def gain(context: Context, dataset: str) -> Finding:
     return sized(context, low <= value <= high, text, why, task=TASK_OF[dataset])
 
 
-@judge(PAPER, "table_2", "imagenet_gain")
-def imagenet_gain(context: Context) -> Finding:
-    """Holds if the ratio on ImageNet is what 33 % over 13 % allows (`gain`)."""
-    return gain(context, "ImageNet")
-
-
-@judge(PAPER, "table_2", "iwslt_gain")
-def iwslt_gain(context: Context) -> Finding:
-    """Holds if the ratio on IWSLT14 is what 42 % over 17 % allows (`gain`)."""
-    return gain(context, "IWSLT14")
-
-
-@judge(PAPER, "table_2", "wmt_gain")
-def wmt_gain(context: Context) -> Finding:
-    """Holds if the ratio on WMT17 is what 96 % over 56 % allows (`gain`)."""
-    return gain(context, "WMT17")
+for _claim, _dataset in (("imagenet_gain", "ImageNet"), ("iwslt_gain", "IWSLT14"), ("wmt_gain", "WMT17")):
+    judge(PAPER, "table_2", _claim)(partial(gain, dataset=_dataset))
 
 
 @judge(PAPER, "table_2", "t2_memory")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import fmean
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import Difference, all_of, exact, sized
-from pipelag.results.pipemare.costs import held, memory_of, or_none, pipeline, pipelines
+from pipelag.results.judging import Difference, all_of, exact, sized, text_of
+from pipelag.results.pipemare.costs import held, memory_of, pipeline, pipelines
 from pipelag.results.pipemare.quality import (
     BLEU,
     CHOSEN,
@@ -30,7 +31,7 @@ from pipelag.results.pipemare.quality import (
     reasons,
     trained_as,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, if_logged, judge
 
 PAPER = "pipemare"
 
@@ -45,9 +46,9 @@ def headline(context: Context) -> Drawn:
 
     printed = context.result.reported
     rows = [
-        ("utilisation, PipeMare over GPipe", printed["utilisation"], or_none(gain_)),
-        ("memory, PipeDream over PipeMare with T1", printed["memory"], or_none(lambda: pipedream_over(context, 0.0))),
-        ("memory, PipeDream over PipeMare with T1 and T2", None, or_none(lambda: pipedream_over(context, 1.0))),
+        ("utilisation, PipeMare over GPipe", printed["utilisation"], if_logged(gain_)),
+        ("memory, PipeDream over PipeMare with T1", printed["memory"], if_logged(lambda: pipedream_over(context, 0.0))),
+        ("memory, PipeDream over PipeMare with T1 and T2", None, if_logged(lambda: pipedream_over(context, 1.0))),
     ]
     cols = [
         Col("Ratio", lambda row: row[0]),
@@ -55,7 +56,7 @@ def headline(context: Context) -> Drawn:
         Col("ours", lambda row: row[2], "{:.2f}x"),
     ]
     notes = ["the paper's 2.7 is over PipeMare without T2's buffer, and not what its formula gives (ambiguity B3)"]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 def pipedream_over(context: Context, average: float) -> float:
@@ -114,18 +115,6 @@ def best_variant(context: Context, task: str) -> tuple[str, Difference]:
     return arm, below(context, arm, task=task)
 
 
-@judge(PAPER, "text_quality_bound", "within")
-def within(context: Context) -> Finding:
-    """Holds if the best variant's best accuracy is at most 0.1 points below Sync's on each image task."""
-    return bound(context, IMAGES, POINTS, f"below by at most {EQUAL_POINTS}")
-
-
-@judge(PAPER, "text_quality_bound", "translation_matches")
-def translation_matches(context: Context) -> Finding:
-    """Holds if the best variant's best BLEU is less than 0.4 below Sync's on each translation task."""
-    return bound(context, ("translation", "WMT17"), BLEU, f"below by {EQUAL_BLEU}")
-
-
 def bound(context: Context, tasks: tuple[str, ...], most: float, words: str) -> Finding:
     """Judge whether, on each task, the best variant's best score is at most a bound below Sync's.
 
@@ -142,16 +131,21 @@ def bound(context: Context, tasks: tuple[str, ...], most: float, words: str) -> 
     return sized(context, all_of(holds), "; ".join(texts), words)
 
 
+for _claim, _tasks, _most, _words in (
+    ("within", IMAGES, POINTS, f"below by at most {EQUAL_POINTS}"),
+    ("translation_matches", ("translation", "WMT17"), BLEU, f"below by {EQUAL_BLEU}"),
+):
+    judge(PAPER, "text_quality_bound", _claim)(partial(bound, tasks=_tasks, most=_most, words=_words))
+
+
 @drawing(PAPER, "text_quality_bound")
 def quality_bound(context: Context) -> Drawn:
     """Best and final scores and their gaps to Sync, a row per task and variant."""
     rows = [(task, arm) for task in TASK_OF.values() for arm in variants(context, task)]
 
     def gap(row: tuple[str, str], measure: Callable[..., BySeed]) -> str | None:
-        try:
-            return Difference.of(*(measure(context, task=row[0], arm=arm) for arm in ("Sync", row[1]))).text()
-        except NotLogged:
-            return None
+        scores = (measure(context, task=row[0], arm=arm) for arm in ("Sync", row[1]))
+        return text_of(lambda: Difference.of(*scores))
 
     cols = [
         Col("Task", lambda row: DATASET_OF[row[0]]),
@@ -162,7 +156,5 @@ def quality_bound(context: Context) -> Drawn:
         Col("last", lambda row: gap(row, final), "{}", "below Sync"),
     ]
     notes = [CHOSEN, f"the paper: at most {context.result.reported['max_top1_difference']} points below on images"]
-    trained = [name for task in TASK_OF.values() if (name := trained_as(context, task))]
-    notes += [f"trained here: {'; '.join(trained)}"] if trained else []
-    notes += reasons(context)
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Task"))
+    notes += trained_as(context, "trained here") + reasons(context)
+    return Drawn.tabled(context, rows, cols, notes, rule_by="Task")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import exp, pi, sin
 from typing import Any
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
@@ -37,7 +37,7 @@ def lemma_table(number: int, *settings: Col) -> None:
             Col("largest stable step size, by eigenvalues", "stable", "{:.5f}"),
             Col("the lemma's bound", "bound", "{:.5f}"),
         ]
-        return Drawn(table=table(lemma_rows(context.log(), number), cols, context.result.caption))
+        return Drawn.tabled(context, lemma_rows(context.log(), number), cols)
 
     drawing(PAPER, f"text_lemma_{number}")(draw)
 
@@ -105,7 +105,7 @@ def lemma_4(context: Context) -> Drawn:
         Col("argument of the crossing root", "omega", "{:.5f}"),
         Col("pi/(2 tau + 1)", lambda row: pi / (2 * row["tau"] + 1), "{:.5f}"),
     ]
-    return Drawn(table=table(lemma_rows(context.log(), 1), cols, context.result.caption))
+    return Drawn.tabled(context, lemma_rows(context.log(), 1), cols)
 
 
 @judge(PAPER, "text_lemma_4", "towards_one")
@@ -136,7 +136,7 @@ def text_decay(context: Context) -> Drawn:
         Col("D", "D", "{:.5f}"),
         Col("exp(-2)", lambda row: exp(-2), "{:.5f}"),
     ]
-    return Drawn(table=table(log.rows if log else [], cols, context.result.caption))
+    return Drawn.tabled(context, log.rows if log else [], cols)
 
 
 @judge(PAPER, "text_decay", "free_of_delta")

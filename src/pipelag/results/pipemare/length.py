@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
-from pipelag.report.tables import Cell, Col, table
-from pipelag.results.context import Context, tidy
+from pipelag.report.tables import Cell, Col
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, gaps, text_of, trend
 from pipelag.results.pipemare.quality import BySeed, final, last_cell, mean_text
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, judge
 
 PAPER = "pipemare"
 TASK, SYNC, MARE = "images", "Sync", "T1+T2"
@@ -26,7 +27,7 @@ def ends(context: Context, arm: str, length: str) -> BySeed:
 def price(context: Context, arm: str, length: str) -> BySeed:
     """By how many points an arm ends below synchronous training of the same length, by seed."""
     sync, own = (ends(context, name, length) for name in (SYNC, arm))
-    return {seed: minus(sync[seed], own[seed]) for seed in sync if seed in own}
+    return gaps(sync, own)
 
 
 def above(context: Context, arm: str, other: str, length: str = NINE) -> Difference:
@@ -42,19 +43,15 @@ def length(context: Context) -> Drawn:
         row: dict[str, Cell] = {"arm": arm}
         for each in LENGTHS:
             row[each] = last_cell(context, task=TASK, arm=arm, length=each)
-            if arm == SYNC:
-                continue
-            try:
-                row[f"below {each}"] = above(context, SYNC, arm, each).text()
-            except NotLogged:
-                row[f"below {each}"] = None
+            if arm != SYNC:
+                row[f"below {each}"] = text_of(partial(above, context, SYNC, arm, each))
         rows.append(row)
     cols = [Col("arm", "arm")]
     cols += [Col(TITLES[each], each, group="final accuracy %, trained") for each in LENGTHS]
     cols += [Col(TITLES[each], f"below {each}", group="below Sync, points") for each in LENGTHS]
     notes = ["Below Sync of the same length: mean ± half the 95 % interval over seeds, paired."]
     notes += [context.releases()] if context.releases() else []
-    return Drawn(table(rows, cols, context.result.caption, notes), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 @judge(PAPER, "length", "longer_is_better_here")
@@ -87,32 +84,17 @@ def reaches_sync(context: Context) -> Finding:
     return trend(context, gap.below(SLACK), why, f"{SLACK:g} points; {SEEDS}", length=NINE)
 
 
-def ahead(context: Context, arm: str, other: str, length: str = NINE) -> Finding:
+def ahead(context: Context, arm: str, other: str, length: str) -> Finding:
     """Whether an arm ends above another after training of a length, paired over seeds."""
     gap = above(context, arm, other, length)
     means = ", ".join(f"{each} {mean_text(list(ends(context, each, length).values()))}" for each in (arm, other))
     return trend(context, gap.above(), f"{means}; above by {gap.text()} points", SEEDS, length=length)
 
 
-@judge(PAPER, "length", "remedies_help_here")
-def remedies_help(context: Context) -> Finding:
-    """Holds if after the longest training T1+T2 ends above the same pipeline with neither remedy."""
-    return ahead(context, MARE, "neither")
-
-
-@judge(PAPER, "length", "remedies_help_sooner_here")
-def remedies_help_sooner(context: Context) -> Finding:
-    """Holds if T1+T2 ends above neither after a third of the longest training, too."""
-    return ahead(context, MARE, "neither", THREE)
-
-
-@judge(PAPER, "length", "t1_helps_here")
-def t1_helps(context: Context) -> Finding:
-    """Holds if after the longest training T1 alone ends above neither."""
-    return ahead(context, "T1", "neither")
-
-
-@judge(PAPER, "length", "t2_helps_here")
-def t2_helps(context: Context) -> Finding:
-    """Holds if after the longest training T1+T2 ends above T1 alone."""
-    return ahead(context, MARE, "T1")
+for _claim, _arm, _other, _length in (
+    ("remedies_help_here", MARE, "neither", NINE),
+    ("remedies_help_sooner_here", MARE, "neither", THREE),
+    ("t1_helps_here", "T1", "neither", NINE),
+    ("t2_helps_here", MARE, "T1", NINE),
+):
+    judge(PAPER, "length", _claim)(partial(ahead, arm=_arm, other=_other, length=_length))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -12,8 +13,8 @@ from pipelag.results.arrivals import BETWEEN, Arrivals, in_words, later
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import SEEDS, Difference, all_of, sized, trend
-from pipelag.results.pipemare.arms import about_zero, grid, number
-from pipelag.results.pipemare.costs import amortised, arrival, goal, gpipe, normalised, or_none, reach
+from pipelag.results.pipemare.arms import about_zero, below_sync, grid, number
+from pipelag.results.pipemare.costs import amortised, arrivals, goal, gpipe, normalised, reach
 from pipelag.results.pipemare.curves import STYLES, compared, nothing, task_of
 from pipelag.results.pipemare.end_to_end import ARMS, imagenet_pipedream_below
 from pipelag.results.pipemare.quality import (
@@ -24,16 +25,16 @@ from pipelag.results.pipemare.quality import (
     at_the_end,
     below,
     best,
-    evaluations,
     last_evaluation,
     log_in,
     metric,
     outcomes_of,
     runs_of,
+    scored,
     title,
     value_of,
 )
-from pipelag.results.verdict import Finding, NotLogged, judge
+from pipelag.results.verdict import Finding, NotLogged, if_logged, judge
 
 PAPER = "pipemare"
 
@@ -52,13 +53,13 @@ def epochs_and_time(context: Context, tasks: tuple[str, ...], order: Callable[[s
     y: dict[str, Axis] = {}
     items = compared(context)
     for task in tasks:
-        alone = or_none(lambda task=task: gpipe(context, DATASET_OF[task])["utilisation"])  # type: ignore[misc]
+        alone = if_logged(lambda task=task: gpipe(context, DATASET_OF[task])["utilisation"])  # type: ignore[misc]
         where = title(context, task, stages=False)
         runs = [item for item in items if item.log is not None and task_of(item) == task]
         for item in sorted(runs, key=lambda item: order(item.arm.labels["arm"])):
             times = [time for time, _ in normalised(item, alone)] if alone else []
             line = {"line": item.arm.labels["arm"], "seed": item.arm.seed}
-            for i, row in enumerate(evaluations(log_in(item))):
+            for i, row in enumerate(scored(item)):
                 rows.append(line | {"panel": f"{where}: epochs", "x": row["epoch"], "score": value_of(row)})
                 if alone:
                     rows.append(line | {"panel": f"{where}: time", "x": times[i], "score": value_of(row)})
@@ -83,10 +84,8 @@ def figure_15(context: Context) -> Drawn:
     return epochs_and_time(context, ("translation",), lambda arm: -1 if arm == "Sync" else number(arm))
 
 
-@judge(PAPER, "figure_11", "imagenet_accuracy")
-def imagenet_accuracy(context: Context) -> Finding:
-    """Holds if PipeDream's best accuracy on ImageNet is below PipeMare's, as in table 2."""
-    return imagenet_pipedream_below(context)
+judge(PAPER, "figure_11", "imagenet_accuracy")(imagenet_pipedream_below)  # as in table 2
+judge(PAPER, "figure_11", "pipedream_near_zero")(partial(about_zero, arm="PipeDream", task="WMT17"))
 
 
 @judge(PAPER, "figure_11", "imagenet_speed")
@@ -114,18 +113,10 @@ def imagenet_warmup(context: Context) -> Finding:
     return sized(context, holds, text, f"below by at most {EQUAL_POINTS}", task="ImageNet")
 
 
-@judge(PAPER, "figure_11", "pipedream_near_zero")
-def pipedream_near_zero(context: Context) -> Finding:
-    """Holds if PipeDream's best BLEU on WMT17, averaged over seeds, rounds to 0."""
-    return about_zero(context, "PipeDream", "WMT17")
-
-
 @judge(PAPER, "figure_11", "wmt_warmup")
 def wmt_warmup(context: Context) -> Finding:
     """Holds if PipeMareW's best BLEU is not below GPipe's."""
-    gap = below(context, "T1+T2+W", task="WMT17")
-    text = f"{outcomes_of(context, 'Sync', 'T1+T2+W', task='WMT17')}; {gap.text()} below"
-    text += f", {at_the_end(context, 'Sync', 'T1+T2+W', task='WMT17')}"
+    gap, text = below_sync(context, "T1+T2+W", "WMT17")
     return sized(context, gap.below(1e-9), text, SEEDS, task="WMT17")
 
 
@@ -136,11 +127,8 @@ def epochs_by_warmup(context: Context) -> tuple[list[str], dict[str, Arrivals], 
         NotLogged: no run of any arm reaches it, so that nothing can be told.
     """
     arms, target = grid(context, "W", "translation"), goal(context, "translation")
-    by_arm = {
-        arm: {seed: arrival(item, target) for seed, item in runs_of(context, task="translation", arm=arm).items()}
-        for arm in arms
-    }
-    if all(one.never for arrivals in by_arm.values() for one in arrivals.values()):
+    by_arm = {arm: arrivals(context, target, task="translation", arm=arm) for arm in arms}
+    if all(one.never for epochs in by_arm.values() for one in epochs.values()):
         raise NotLogged(f"no warmed-up run reaches a BLEU of {reach(context, 'translation', target)}")
     return arms, by_arm, target
 

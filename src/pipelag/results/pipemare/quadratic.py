@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -180,16 +181,8 @@ def nearer(context: Context, worse: str, mended: str, best: str) -> Finding:
     return exact(count == len(rows) and gap[1] < gap[0], text, RANGE)
 
 
-@judge(PAPER, "figure_6b", "t2_lowers")
-def t2_lowers(context: Context) -> Finding:
-    """Holds if T2 with D = 0.1 lowers the largest eigenvalue (`lower`)."""
-    return lower(context, "discrepancy", "T2, D = 0.1", "no discrepancy")
-
-
-@judge(PAPER, "figure_6b", "t2_nearer")
-def t2_nearer(context: Context) -> Finding:
-    """Holds if T2 with D = 0.1 brings the largest eigenvalue nearer to the one without discrepancy (`nearer`)."""
-    return nearer(context, "discrepancy", "T2, D = 0.1", "no discrepancy")
+for _claim, _judge in (("t2_lowers", lower), ("t2_nearer", nearer)):
+    judge(PAPER, "figure_6b", _claim)(partial(_judge, worse="discrepancy", mended="T2, D = 0.1", best="no discrepancy"))
 
 
 RECOMPUTED = ("discrepancy and recompute", "corrected, D = 0.1", "no discrepancy")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean, stdev
 from typing import Any
 
@@ -78,9 +78,9 @@ def log_in(item: Item) -> RunLog:
     return item.log
 
 
-def evaluations(log: RunLog) -> list[dict[str, Any]]:
-    """The log lines with a score."""
-    return [row for row in log.rows if "accuracy" in row]
+def scored(item: Item) -> list[dict[str, Any]]:
+    """The evaluations of a run that has a log."""
+    return log_in(item).evaluations("accuracy")
 
 
 def last_evaluation(log: RunLog) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def last_evaluation(log: RunLog) -> dict[str, Any]:
     Raises:
         NotLogged: the run diverged before its first evaluation.
     """
-    rows = evaluations(log)
+    rows = log.evaluations("accuracy")
     if not rows:
         raise NotLogged("a run diverged before its first evaluation")
     return rows[-1]
@@ -122,7 +122,7 @@ def area(context: Context, **labels: str) -> BySeed:
 
     def value(item: Item) -> float:
         log = log_in(item)
-        values = [value_of(row) for row in evaluations(log)]
+        values = [value_of(row) for row in log.evaluations("accuracy")]
         asked = item.arm.spec.steps // item.arm.spec.evaluate_every if item.arm.spec.evaluate_every else 1
         return sum(values) / max(1, len(values), 0 if log.diverged_at is None else asked)
 
@@ -200,7 +200,7 @@ def at_the_end(context: Context, arm: str, than: str, **labels: str) -> str:
 def evaluated(context: Context) -> str:
     """How many test evaluations each logged run has that did not diverge, in words; empty without logs."""
     runs = [item.log for item in context.logged() if item.arm.spec.kind == "train"]
-    counts = sorted({len(evaluations(log)) for log in runs if log is not None and log.diverged_at is None})
+    counts = sorted({len(log.evaluations("accuracy")) for log in runs if log is not None and log.diverged_at is None})
     return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else ""
 
 
@@ -228,7 +228,7 @@ def spec_stages(item: Item) -> int:
 
 def title(context: Context, task: str, stages: bool = True) -> str:
     """The title of a task's panel: model, data set and, with `stages`, the numbers of stages, from the logs."""
-    items = [item for item in context.select(task=task) if item.log is not None and item.arm.spec.model is not None]
+    items = [item for item in context.logged(task=task) if item.arm.spec.model is not None]
     if not items:
         return DATASET_OF.get(task, task)
     spec = items[0].arm.spec
@@ -240,6 +240,7 @@ def title(context: Context, task: str, stages: bool = True) -> str:
     return name + (f", {' and '.join(map(str, counts))} stages" if stages else "")
 
 
-def trained_as(context: Context, task: str) -> str:
-    """The `title` of what is trained for a task here; empty where nothing of it is logged."""
-    return title(context, task) if any(item.log for item in context.select(task=task)) else ""
+def trained_as(context: Context, words: str, tasks: Iterable[str] = tuple(DATASET_OF)) -> list[str]:
+    """A note, after some words, with the `title` of what is trained here for each task; none without logs."""
+    trained = [title(context, task) for task in tasks if context.logged(task=task)]
+    return [f"{words}: {'; '.join(trained)}"] if trained else []

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import fmean
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, listing, minus, over_models, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, gaps, listing, over_models, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipemare.curves import learning, nothing
 from pipelag.results.pipemare.quality import (
     best,
     equal,
-    evaluations,
     final,
     log_in,
     mean_text,
     metric,
     outcomes,
     runs_of,
+    scored,
     title,
     value_of,
 )
@@ -97,28 +98,13 @@ def matches(context: Context, arm: str, task: str) -> Finding:
     return sized(context, holds, text, f"a match: within {words}", arm=arm)
 
 
-@judge(PAPER, "figure_17", "t1_matches")
-def t1_matches(context: Context) -> Finding:
-    """Holds if recomputation leaves T1's accuracy the same (`matches`)."""
-    return matches(context, "T1", "images")
-
-
-@judge(PAPER, "figure_17", "t2_matches")
-def images_t2_matches(context: Context) -> Finding:
-    """Holds if recomputation leaves T1+T2's accuracy the same (`matches`)."""
-    return matches(context, "T1+T2", "images")
-
-
-@judge(PAPER, "figure_18", "t2_matches")
-def translation_t2_matches(context: Context) -> Finding:
-    """Holds if recomputation leaves T1+T2's BLEU the same (`matches`)."""
-    return matches(context, "T1+T2", "translation")
-
-
-@judge(PAPER, "figure_18", "w_matches")
-def w_matches(context: Context) -> Finding:
-    """Holds if recomputation leaves T1+T2+W's BLEU the same (`matches`)."""
-    return matches(context, "T1+T2+W", "translation")
+for _figure, _claim, _arm, _task in (
+    ("figure_17", "t1_matches", "T1", "images"),
+    ("figure_17", "t2_matches", "T1+T2", "images"),
+    ("figure_18", "t2_matches", "T1+T2", "translation"),
+    ("figure_18", "w_matches", "T1+T2+W", "translation"),
+):
+    judge(PAPER, _figure, _claim)(partial(matches, arm=_arm, task=_task))
 
 
 @judge(PAPER, "figure_18", "t1_two_stay_low")
@@ -140,7 +126,7 @@ def t1_twelve_diverge(context: Context) -> Finding:
     texts, holds = [], True
     for item in runs_of(context, arm="T1", task="translation", checkpoints="some").values():
         log, steps = log_in(item), item.arm.spec.steps
-        values = [value_of(row) for row in evaluations(log)]
+        values = [value_of(row) for row in scored(item)]
         top = max(values, default=0.0)
         after = log.diverged_at
         middle = after is not None and steps / 10 < after < steps
@@ -163,7 +149,7 @@ def correction_matters(context: Context) -> Finding:
         plain = measure(context, arm=arm, task="translation", checkpoints="none")
         counts = checkpoints(context)
         mean = over_models(measure(context, arm=arm, task="translation", checkpoints=count) for count in counts)
-        return {seed: minus(plain[seed], value) for seed, value in mean.items() if seed in plain}
+        return gaps(plain, mean)
 
     without, with_t2 = cost("T1"), cost("T1+T2")
     step, end = Difference.of(without, with_t2), Difference.of(cost("T1", final), cost("T1+T2", final))

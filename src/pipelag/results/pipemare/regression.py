@@ -39,7 +39,7 @@ def figure_5b(context: Context) -> Drawn:
     most = finite[int(0.98 * (len(finite) - 1))] if finite else None
     figure = heat(cells, alphas, taus, labels, curve, "Lemma 1, largest curvature", most, "diverged")
     figure.axes[0].set_title(regression_on(context))
-    generated = not any((item.log.summary.get("data") or {}).get("title") for item in context.logged() if item.log)
+    generated = not any(log.data.get("title") for log in context.logs())
     note = "The data are generated, in place of the paper's cpusmall." if generated else ""
     return Drawn(figure=figure, data=pd.DataFrame(log.rows), note=note)
 
@@ -48,8 +48,7 @@ def regression_on(context: Context) -> str:
     """The data and the length of the logged regression, in words."""
     for item in context.items:
         if item.log is not None:
-            data = item.log.summary.get("data") or {}
-            return f"{data.get('title', 'generated regression')}, {item.arm.spec.options['steps']:,} steps"
+            return f"{item.log.data.get('title', 'generated regression')}, {item.arm.spec.options['steps']:,} steps"
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import count
 from math import sqrt
 from typing import Any
@@ -95,13 +96,5 @@ def least(context: Context, name: str) -> Finding:
     return exact(all(holds), "; ".join(texts), "S is a whole number: one of the two around the root")
 
 
-@judge(PAPER, "text_segments", "root_of_stages")
-def root_of_stages(context: Context) -> Finding:
-    """PipeMare."""
-    return least(context, "PipeMare")
-
-
-@judge(PAPER, "text_segments", "root_of_microbatches")
-def root_of_microbatches(context: Context) -> Finding:
-    """GPipe."""
-    return least(context, "GPipe")
+judge(PAPER, "text_segments", "root_of_stages")(partial(least, name="PipeMare"))
+judge(PAPER, "text_segments", "root_of_microbatches")(partial(least, name="GPipe"))

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, any_of, over_models, sized, trend
-from pipelag.results.pipemare.arms import grid, number
+from pipelag.results.pipemare.arms import below_sync, grid, number
 from pipelag.results.pipemare.quality import (
     EQUAL_POINTS,
     POINTS,
@@ -148,7 +148,5 @@ for _task in ("images", "translation"):
 @judge(PAPER, "figure_14", "half_matches")
 def half_matches(context: Context) -> Finding:
     """Holds if the best accuracy with D = 0.5 is at most 0.1 points below Sync's."""
-    gap = below(context, "D = 0.5", task="images")
-    text = f"{outcomes_of(context, 'Sync', 'D = 0.5', task='images')}; {gap.text()} below"
-    text += f", {at_the_end(context, 'Sync', 'D = 0.5', task='images')}"
+    gap, text = below_sync(context, "D = 0.5", "images")
     return sized(context, gap.below(POINTS), text, f"below by at most {EQUAL_POINTS}", task="images")

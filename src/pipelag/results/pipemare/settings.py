@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.experiments import arms
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.logs import Item
@@ -14,11 +14,11 @@ from pipelag.results.pipemare.arms import grid
 from pipelag.results.pipemare.quality import (
     DATASET_OF,
     best,
-    evaluations,
     last_evaluation,
     log_in,
     mean_text,
     reasons,
+    scored,
     trained_as,
 )
 from pipelag.results.shortfall import annealed, started
@@ -91,7 +91,7 @@ def settings(context: Context) -> Drawn:
     """The paper's settings, and those of our logged runs."""
     rows: list[dict[str, Any]] = [{"who": f"paper, {row['dataset']}", **row} for row in context.result.reported]
     for task in context.values("task"):
-        item = next((item for item in context.select(task=task) if item.log and evaluations(item.log)), None)
+        item = next((item for item in context.select(task=task) if item.log and scored(item)), None)
         if item is not None:
             title = log_in(item).summary["data"]["title"]
             rows.append({"who": f"here for {DATASET_OF.get(task, task)}: {title}", **settings_of(item)})
@@ -100,7 +100,7 @@ def settings(context: Context) -> Drawn:
     text = ("optimizer", "betas")
     cols = [Col("", "who")]
     cols += [Col(name, key, "{}" if key in text else "{:.3g}") for key, name in SETTINGS.items() if key in known]
-    return Drawn(table=table(rows, cols, context.result.caption, reasons(context)))
+    return Drawn.tabled(context, rows, cols, reasons(context))
 
 
 def all_else(context: Context) -> str:
@@ -150,9 +150,8 @@ def grids(context: Context) -> Drawn:
         Col("tried: best accuracy (%) or BLEU", shown, "{}", "ours"),
         Col("best", chosen, "{}", "ours"),
     ]
-    trained = [name for task in ("images", "translation") if (name := trained_as(context, task))]
-    notes = [f"ours: {'; '.join(trained)}"] if trained else []
-    if trained:
+    notes = trained_as(context, "ours", ("images", "translation"))
+    if notes:
         notes.append("ours: one grid at a time, where the paper tunes one after the other; " + all_else(context))
     notes += ["the bold optima of the paper's table are lost in its text; they follow from sections 3.1, 4 and C.1"]
-    return Drawn(table=table(context.result.reported, cols, context.result.caption, notes, rule_by="Task of the paper"))
+    return Drawn.tabled(context, context.result.reported, cols, notes, rule_by="Task of the paper")

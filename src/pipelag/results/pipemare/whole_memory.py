@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
 from pipelag.results.pipemare.costs import BYTES, layers_of, memory, pipeline
-from pipelag.results.verdict import Finding, NotLogged, judge, log_of
+from pipelag.results.verdict import Finding, NotLogged, if_logged, judge, log_of
 
 PAPER = "pipemare"
 DATASET, TASK = "CIFAR10", "images"
@@ -70,10 +70,7 @@ def footprints(context: Context) -> dict[str, Footprint]:
 @drawing(PAPER, "text_activation_memory")
 def activation_memory(context: Context) -> Drawn:
     """Memory with activations, a row per method."""
-    try:
-        rows = [(method, size) for method, size in footprints(context).items()]
-    except NotLogged:
-        rows = []
+    rows = (if_logged(lambda: footprints(context)) or {}).items()
     cols = [
         Col("Method", lambda row: row[0]),
         Col("weights, gradients, state, kept versions (GiB)", lambda row: row[1].held, "{:.2f}"),
@@ -86,7 +83,7 @@ def activation_memory(context: Context) -> Drawn:
         "and does not recompute",
         "PipeDream keeps as many as PipeMare by A.2; its own 1F1B schedule would keep about half",
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 @judge(PAPER, "text_activation_memory", "major")

@@ -8,7 +8,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results import titles
 from pipelag.results.context import Accuracy, Context
 from pipelag.results.drawing import Drawn, drawing
@@ -72,7 +72,7 @@ def table_3(context: Context) -> Drawn:
         Col("course of the rate", "course", group="here"),
         Col("last layers of stages 1 to 3", "cuts", group="here"),
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, rule_by="group"))
+    return Drawn.tabled(context, rows, cols, rule_by="group")
 
 
 def settings(item: Item) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def settings(item: Item) -> dict[str, Any]:
     return {
         "optimizer": title + decay,
         "network": titles.network(spec.model.name) + (f" ({options})" if options else ""),
-        "data": (item.log.summary.get("data") or {}).get("title", spec.data.name) if item.log is not None else None,
+        "data": item.log.data.get("title", spec.data.name) if item.log is not None else None,
         "minibatch": spec.batch,
         "updates": spec.steps,
         "rate": optimizer.lr,
@@ -132,7 +132,7 @@ def table_4(context: Context) -> Drawn:
     if any(layers.values()):
         counts = ", ".join(f"{model} {count}" for model, count in layers.items() if count)
         notes.append(f"Layers here: {counts}; GNMT's names count those of the paper's.")
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="model"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="model")
 
 
 def average_rows(context: Context, optimizer: str) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
@@ -58,7 +58,7 @@ def table_5(context: Context) -> Drawn:
             f"Ours are {min(shares):.1f} to {max(shares):.0f} times the paper's counts, so that only orders within a "
             "model are compared."
         )
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="model"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="model")
 
 
 def largest(context: Context, first: str, second: str) -> dict[str, tuple[int, int]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from statistics import fmean
+from typing import Any
 
-from pipelag.report.frames import Axis, Lines
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
-from pipelag.results.drawing import Drawn, drawing, not_logged
+from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, half_a_unit, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import (
@@ -30,14 +31,13 @@ from pipelag.results.pipeoptim.training import (
     about,
     above,
     begin,
-    curve_rows,
     diverged,
     last,
     metric_of,
     one_number,
     other_arms,
     over_all,
-    panel_of,
+    over_epochs,
     scattered,
     scores,
     splits,
@@ -59,14 +59,9 @@ RECOMPUTED, STORED = "recomputed", "kept"
 def accuracy_curves(context: Context) -> Drawn:
     """A line per approach, which has the same colour in every figure."""
     (model,) = context.values("model")
-    rows = curve_rows(context.items, metric_of(model))
-    if not rows:
-        return not_logged("no training is logged")
-    title = panel_of(context, model, context.items)
-    rows = [row | {"panel": title} for row in rows]
-    y = Axis("value", title_of(model))
-    lines = Lines(Axis("epoch", "epoch"), y, line="approach", panel="panel", styles=STYLES, height=3.4)
-    return Drawn.of(lines, rows, note=" ".join([*splits(context), *scattered(context)]))
+    note = " ".join([*splits(context), *scattered(context)])
+    settings: dict[str, Any] = {"styles": STYLES, "height": 3.4}
+    return over_epochs(context, context.items, metric_of(model), title_of(model), note=note, **settings)
 
 
 @judge(PAPER, "figure_3a", "close_to_gpipe")
@@ -89,23 +84,22 @@ def close_to_gpipe(context: Context) -> Finding:
     return trend(context, all_of(gap.within(-near, near) for gap in gaps), why, f"within {near:g} points; {SEEDS}")
 
 
-@judge(PAPER, "figure_3a", "stashing_below")
-def stashing_ends_below(context: Context) -> Finding:
-    """Holds if the curves of PipeDream and PipeDream-2BW end below those of PipeOptim and GPipe."""
-    outcomes = [above(context, STASHING, arm, last) for arm in (OPTIM, GPIPE)]
-    return trend(context, all_of(holds for holds, _ in outcomes), "; ".join(why for _, why in outcomes), SEEDS)
+def stashing_below(context: Context, how: How = last, words: str = "") -> Finding:
+    """Holds if PipeDream and PipeDream-2BW are below PipeOptim and GPipe.
 
-
-@judge(PAPER, "figure_3b", "stashing_below")
-@judge(PAPER, "figure_3c", "stashing_below")
-def stashing_learns_slower(context: Context) -> Finding:
-    """Holds if PipeDream and PipeDream-2BW have a lower mean over all evaluations than PipeOptim and GPipe.
-
-    The ends cannot decide: in the paper PipeDream ends above GPipe, and its convergence is what is worse.
+    how, words: what is compared, and its name in the sentence; by default the ends of the curves.
     """
-    outcomes = [above(context, STASHING, arm, fmean) for arm in (OPTIM, GPIPE)]
-    why = "mean over all evaluations: " + "; ".join(why for _, why in outcomes)
+    outcomes = [above(context, STASHING, arm, how) for arm in (OPTIM, GPIPE)]
+    why = words + "; ".join(why for _, why in outcomes)
     return trend(context, all_of(holds for holds, _ in outcomes), why, SEEDS)
+
+
+judge(PAPER, "figure_3a", "stashing_below")(stashing_below)
+for _name in (
+    "figure_3b",
+    "figure_3c",
+):  # in the paper PipeDream ends above GPipe, and its convergence is what is worse
+    judge(PAPER, _name, "stashing_below")(partial(stashing_below, how=fmean, words="mean over all evaluations: "))
 
 
 @judge(PAPER, "figure_3a", "xpipe_lowest")
@@ -211,18 +205,12 @@ def line_of(item: Item) -> str:
 def figure_7(context: Context) -> Drawn:
     """PipeOptim and Vanilla-1F1B; lines are dashed where activations are kept."""
     (model,) = context.values("model")
-    rows = curve_rows(context.items, metric_of(model), line_of)
-    if not rows:
-        return not_logged("no training is logged")
-    panel = panel_of(context, model, context.items)
-    rows = [row | {"panel": panel} for row in rows]
     styles = {
         f"{arm}, activations {kind}": (COLOURS[arm], dashes)
         for arm in (OPTIM, VANILLA)
         for kind, dashes in ((RECOMPUTED, 0), (STORED, 1))
     }
-    y = Axis("value", title_of(model))
-    return Drawn.of(Lines(Axis("epoch", "epoch"), y, line="approach", panel="panel", styles=styles), rows)
+    return over_epochs(context, context.items, metric_of(model), title_of(model), line_of, styles=styles)
 
 
 def gain(context: Context, activations: str, **labels: str) -> Difference:
@@ -310,7 +298,7 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
         "Best test accuracies (%), means over a model's seeds; below, the mean of the models' gains. Recomputing, a "
         "second forward reads the weights of the backward (ambiguity D18)."
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 def mean_gain(context: Context, activations: str = RECOMPUTED) -> Difference:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pipelag.report.tables import Col, Formula, table
+from pipelag.report.tables import Col, Formula
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact, listing
@@ -50,7 +50,7 @@ def table_1(context: Context) -> Drawn:
         f"Decay: AdamW with a decoupled weight decay of {DECAY:g}, which table I leaves out; the trainings' "
         "is in Table 3.",
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 def _entry(key: Any) -> Any:
@@ -101,7 +101,7 @@ def table_2(context: Context) -> Drawn:
         "SpecTrain and XPipe look ahead in both passes (s = floor(k/2) + D-k-1 and floor(k/2) on GPU k), so that both "
         "read what the weights are foreseen to be at the end of the minibatch's round trip.",
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="approach"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="approach")
 
 
 def looks_ahead(log: RunLog, kind: str) -> list[float]:
@@ -250,7 +250,7 @@ def algorithm_1(context: Context) -> Drawn:
         "between them, so that the weights of line 14 are newer than those of line 5 by s updates.",
         "Line 8 writes W^_t for what line 9 and equation 5 call W^_{t+s} (D12).",
     ]
-    return Drawn(table=table(steps_of(log) if log else [], cols, context.result.caption, notes))
+    return Drawn.tabled(context, steps_of(log) if log else [], cols, notes)
 
 
 @judge(PAPER, "algorithm_1", "workflow")
@@ -280,7 +280,7 @@ def text_two_versions(context: Context) -> Drawn:
     printed = context.result.reported["versions"]
     rows = [{"rank": rank, "ours": held[rank], "paper": paper} for rank, paper in enumerate(printed)] if held else []
     cols = [Col("rank", "rank"), Col("ours", "ours", group="versions"), Col("paper", "paper", group="versions")]
-    return Drawn(table=table(rows, cols, context.result.caption))
+    return Drawn.tabled(context, rows, cols)
 
 
 @judge(PAPER, "text_two_versions", "two_but_for_the_last")

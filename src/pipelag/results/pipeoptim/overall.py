@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
 from pipelag.results.judging import (
@@ -22,6 +23,7 @@ from pipelag.results.judging import (
     sized,
     trend,
 )
+from pipelag.results.logs import curve
 from pipelag.results.pipeoptim.curves import STYLES
 from pipelag.results.pipeoptim.targets import (
     IMAGES,
@@ -38,14 +40,15 @@ from pipelag.results.pipeoptim.targets import (
 from pipelag.results.pipeoptim.throughput import ARMS, GPIPE, OPTIM, PIPEDREAM, SPECTRAIN, TWO_BW
 from pipelag.results.pipeoptim.training import (
     ROUNDED,
+    How,
     about,
     above,
     curve_rows,
     diverged,
     last,
     other_arms,
+    over_epochs,
     panel_of,
-    points,
     scores,
     splits,
     updates,
@@ -66,43 +69,31 @@ def model_of(context: Context) -> str:
     return model
 
 
-def draw(context: Context, metric: str, title: str) -> Drawn:
-    """Scores over epochs, a line per approach.
-
-    Args:
-        metric: the column of the evaluations.
-        title: that of the y axis.
-    """
-    chosen = trainings(context)
-    rows = curve_rows(chosen, metric)
-    if not rows:
-        return not_logged("no training is logged")
-    panel = panel_of(context, model_of(context), chosen)
-    rows = [row | {"panel": panel} for row in rows]
-    guessed = chance(context) if metric == "top5" else 0.0
-    levels = {f"chance, {guessed:.0f} %": guessed} if guessed > NOTABLE else {}
-    x, y = Axis("epoch", "epoch"), Axis("value", title)
-    lines = Lines(x, y, line="approach", panel="panel", styles=STYLES, levels=levels, height=HEIGHT)
-    return Drawn.of(lines, rows, note=" ".join(updates(context)))
-
-
 def chance(context: Context) -> float:
     """How often five guesses among a data set's classes are right, in %; 0 where no log has the number of classes."""
-    logs = [item.log for item in trainings(context) if item.log is not None]
-    classes = [int(count) for log in logs if (count := (log.summary.get("data") or {}).get("classes"))]
+    classes = [int(count) for log in context.logs(what=TRAINING) if (count := log.data.get("classes"))]
     return 100 * min(1.0, 5 / min(classes)) if classes else 0.0
 
 
 @drawing(PAPER, "figure_9a", "figure_10a")
 def top1_over_epochs(context: Context) -> Drawn:
-    """Top-1 accuracy over epochs."""
-    return draw(context, "accuracy", "top-1 accuracy (%)")
+    """Top-1 accuracy over epochs, a line per approach."""
+    settings: dict[str, Any] = {"styles": STYLES, "height": HEIGHT, "note": " ".join(updates(context))}
+    return over_epochs(context, trainings(context), "accuracy", "top-1 accuracy (%)", **settings)
 
 
 @drawing(PAPER, "figure_9b", "figure_10b")
 def top5_over_epochs(context: Context) -> Drawn:
-    """Top-5 accuracy over epochs."""
-    return draw(context, "top5", "top-5 accuracy (%)")
+    """Top-5 accuracy over epochs, a line per approach, and what guesses would reach."""
+    guessed = chance(context)
+    levels = {f"chance, {guessed:.0f} %": guessed} if guessed > NOTABLE else {}
+    settings: dict[str, Any] = {
+        "styles": STYLES,
+        "height": HEIGHT,
+        "levels": levels,
+        "note": " ".join(updates(context)),
+    }
+    return over_epochs(context, trainings(context), "top5", "top-5 accuracy (%)", **settings)
 
 
 @drawing(PAPER, "figure_9c", "figure_10c")
@@ -133,19 +124,19 @@ def top1_over_time(context: Context) -> Drawn:
     return Drawn.of(lines, rows, note=" ".join([*updates(context), note]))
 
 
-@judge(PAPER, "figure_9a", "fewest_epochs_here")
-def fewest_epochs(context: Context) -> Finding:
-    """Holds if PipeOptim reaches the target in fewer epochs than every other approach (`first_to_target`)."""
-    first, _, why = first_to_target(context, model_of(context), hours=False)
+def shortest(context: Context, model: str = "", hours: bool = True) -> Finding:
+    """Holds if PipeOptim reaches a model's target in less time than every other approach (`first_to_target`).
+
+    hours: compare times; epochs otherwise.
+    """
+    first, _, why = first_to_target(context, model or model_of(context), hours)
     return trend(context, first, why, SEEDS, what=TRAINING)
 
 
-@judge(PAPER, "figure_9c", "shortest")
-@judge(PAPER, "figure_10c", "shortest")
-def shortest(context: Context) -> Finding:
-    """Holds if PipeOptim reaches the target in less time than every other approach (`first_to_target`)."""
-    first, _, why = first_to_target(context, model_of(context), hours=True)
-    return trend(context, first, why, SEEDS, what=TRAINING)
+judge(PAPER, "figure_9a", "fewest_epochs_here")(partial(shortest, hours=False))
+judge(PAPER, "figure_9c", "shortest")(shortest)
+judge(PAPER, "figure_10c", "shortest")(shortest)
+judge(PAPER, "text_headline_speedup", "faster")(partial(shortest, model="ResNet-101"))
 
 
 @judge(PAPER, "figure_9c", "gpipe_longest")
@@ -155,25 +146,16 @@ def gpipe_longest(context: Context) -> Finding:
     return trend(context, slow, why, SEEDS, what=TRAINING)
 
 
-@judge(PAPER, "figure_10a", "above_stashing")
-def ends_above(context: Context) -> Finding:
-    """Holds if PipeOptim's curve ends above those of PipeDream, PipeDream-2BW and SpecTrain."""
-    holds, why = above(context, OTHERS, how=last, what=TRAINING)
+def ahead(context: Context, others: Sequence[str] = (), how: How = max, metric: str = "") -> Finding:
+    """Holds if PipeOptim is above the others (default: all) in a number that `how` makes of the evaluations."""
+    arms = others or other_arms(context, what=TRAINING)
+    holds, why = above(context, arms, how=how, metric=metric, what=TRAINING)
     return trend(context, holds, why, SEEDS, what=TRAINING)
 
 
-@judge(PAPER, "figure_9b", "highest")
-def highest_top5(context: Context) -> Finding:
-    """Holds if PipeOptim's best top-5 accuracy is above every other approach's."""
-    holds, why = above(context, other_arms(context, what=TRAINING), metric="top5", what=TRAINING)
-    return trend(context, holds, why, SEEDS, what=TRAINING)
-
-
-@judge(PAPER, "figure_10b", "above_stashing")
-def top5_above(context: Context) -> Finding:
-    """Holds if PipeOptim's best top-5 accuracy is above those of PipeDream, PipeDream-2BW and SpecTrain."""
-    holds, why = above(context, OTHERS, metric="top5", what=TRAINING)
-    return trend(context, holds, why, SEEDS, what=TRAINING)
+judge(PAPER, "figure_9b", "highest")(partial(ahead, metric="top5"))
+judge(PAPER, "figure_10a", "above_stashing")(partial(ahead, others=OTHERS, how=last))
+judge(PAPER, "figure_10b", "above_stashing")(partial(ahead, others=OTHERS, metric="top5"))
 
 
 @drawing(PAPER, "table_6")
@@ -186,7 +168,7 @@ def table_6(context: Context) -> Drawn:
         row: dict[str, Any] = dict(printed)
         row["updates"] = next((item.arm.spec.steps for item in runs if item.log is not None), None)
         for key, metric in (("own1", "accuracy"), ("own5", "top5")):
-            best = [max(value for _, value in line) for item in runs if (line := points(item.log, metric))]
+            best = [max(value for _, value in line) for item in runs if (line := curve(item.log, metric))]
             whole = fmean(best) if best and len(best) == len(runs) else None
             row[key] = "diverged" if any(map(diverged, runs)) else whole
         row["seconds"] = seconds_of_epoch(context, model, arm)
@@ -223,7 +205,7 @@ def table_6(context: Context) -> Drawn:
     notes += splits(context)
     if (guessed := chance(context)) > NOTABLE:
         notes.append(f"Of so few classes five guesses are right {guessed:.0f} % of the time (ours, top-5).")
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="model"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="model")
 
 
 @judge(PAPER, "table_6", "total_time")
@@ -290,13 +272,6 @@ judge(PAPER, "table_6", "speedups")(as_fast("Inception-V3"))
 judge(PAPER, "text_headline_speedup", "as_printed")(as_fast("ResNet-101"))
 
 
-@judge(PAPER, "text_headline_speedup", "faster")
-def faster(context: Context) -> Finding:
-    """Holds if PipeOptim reaches ResNet-101's target in less time than every other approach (`first_to_target`)."""
-    first, _, why = first_to_target(context, "ResNet-101", hours=True)
-    return trend(context, first, why, SEEDS, what=TRAINING)
-
-
 @drawing(PAPER, "text_headline_speedup")
 def text_headline_speedup(context: Context) -> Drawn:
     """PipeOptim's speedups to ResNet-101's target, a row per approach."""
@@ -310,7 +285,7 @@ def text_headline_speedup(context: Context) -> Drawn:
         for arm, value in context.result.reported.items()
     ]
     cols = [Col("over", "approach"), Col("ours", "ours", "{:.2f}x"), Col("paper", "paper", "{:.2f}x")]
-    return Drawn(table=table(rows, cols, context.result.caption, [note, *updates(context)]))
+    return Drawn.tabled(context, rows, cols, [note, *updates(context)])
 
 
 def mean_gains(context: Context, models: Iterable[str] = TARGETS) -> dict[str, Difference]:
@@ -343,7 +318,7 @@ def text_overall_accuracy(context: Context) -> Drawn:
         Col("paper", "most", "{:+.2f}", "the larger of two (points)"),
     ]
     notes = ["Of table VI the mean gain over PipeDream-2BW is 0.235 (D8).", *lacking, *updates(context)]
-    return Drawn(table=table(rows, cols, context.result.caption, notes))
+    return Drawn.tabled(context, rows, cols, notes)
 
 
 def gains_in_words(gains: Mapping[str, Difference]) -> str:

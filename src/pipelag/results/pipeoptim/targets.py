@@ -63,7 +63,7 @@ class Goal:
         Raises:
             NotLogged: it has no log or no evaluation, or diverged.
         """
-        rows = [row for row in item.log.rows if row.get("accuracy") is not None] if item.log is not None else []
+        rows = item.log.evaluations("accuracy") if item.log is not None else []
         if diverged(item) or not rows:
             raise NotLogged(f"{named}: {missing(item)}")
         return Arrival.of(rows, lambda row: row["accuracy"] >= self.value)
@@ -132,7 +132,7 @@ def speedups(context: Context, model: str) -> tuple[dict[str, Difference], str]:
     for arm, values in hours.items():
         if arm != OPTIM:
             ratios = {seed: values[seed] / optim for seed, optim in hours[OPTIM].items() if seed in values}
-            by_arm[arm] = Difference.of(ratios, dict.fromkeys(ratios, 0.0))
+            by_arm[arm] = Difference.from_zero(ratios)
     return by_arm, f"PipeOptim's speedup to {goal.text}, over " + ", ".join(
         f"{arm} {d.text().lstrip('+')}" for arm, d in by_arm.items()
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
@@ -156,7 +157,7 @@ def text_throughput(context: Context) -> Drawn:
             rows.append({"model": f"AdamW, {words[what]}, paper", GPIPE: reported["over_GPipe_AdamW_percent"][place]})
     cols = [Col("model", "model"), Col("optimizer", "optimizer")]
     cols += [Col(f"over {other}", other, "{:+z.2f} %", "throughput of PipeOptim") for other in others]
-    return Drawn(table=table(rows, cols, context.result.caption, misfits(context)))
+    return Drawn.tabled(context, rows, cols, misfits(context))
 
 
 def gains(context: Context, other: str, optimizer: str = "") -> dict[str, float]:
@@ -308,7 +309,7 @@ def order(context: Context) -> Finding:
         for nodes in context.values("nodes"):
             speeds = rates_of(context, nodes=nodes)
             line = [need(speeds.get(name + ending), f"{name} on {nodes} nodes") for name in ORDER]
-            steps = [percent(after, before) for before, after in zip(line[:-1], line[1:], strict=True)]
+            steps = [percent(after, before) for before, after in pairwise(line)]
             right += map(faster, steps)
             texts.append(f"{panel}, nodes {nodes}: " + ", ".join(f"{v:.2f}" for v in line))
         holds.append(all_of(right))

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from pipelag.report.frames import Axis, Lines
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, asked_for, learned, over_models
-from pipelag.results.logs import Item, RunLog
+from pipelag.results.drawing import Drawn, not_logged
+from pipelag.results.judging import SEEDS, Difference, all_of, asked_for, over_models
+from pipelag.results.learning import learned
+from pipelag.results.logs import Item, curve
 from pipelag.results.pipeoptim.throughput import OPTIM
 from pipelag.results.verdict import NotLogged
 
@@ -46,11 +49,6 @@ def title_of(model: str) -> str:
     return "BLEU" if model.startswith("GNMT") else "top-1 accuracy (%)"
 
 
-def points(log: RunLog | None, metric: str) -> list[tuple[float, float]]:
-    """Pairs (epoch, value) of a run's evaluations; empty without a log."""
-    return [(row["epoch"], row[metric]) for row in log.rows if row.get(metric) is not None] if log else []
-
-
 def one_number(item: Item, how: How, metric: str) -> float | None:
     """The number that `how` makes of a run's evaluations; None without a log, or where the run diverged.
 
@@ -58,7 +56,7 @@ def one_number(item: Item, how: How, metric: str) -> float | None:
     """
     if item.log is None or diverged(item):
         return None
-    rows = [row for row in item.log.rows if row.get(metric) is not None]
+    rows = item.log.evaluations(metric)
     if not rows:
         return None
     if how not in (max, last) or metric not in ("accuracy", "top5", "bleu"):
@@ -109,8 +107,7 @@ def about(context: Context, **labels: str) -> tuple[float, str]:
 
 def other_arms(context: Context, besides: Sequence[str] = (OPTIM,), **labels: str) -> list[str]:
     """The approaches of these runs, without some (`besides`)."""
-    arms = dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels))
-    return [arm for arm in arms if arm not in besides]
+    return [arm for arm in context.values("arm", **labels) if arm not in besides]
 
 
 def above(
@@ -244,13 +241,39 @@ def curve_rows(items: Iterable[Item], metric: str, line: Callable[[Item], str] |
             "value": value,
         }
         for item in items
-        for epoch, value in points(item.log, metric)
+        for epoch, value in curve(item.log, metric)
     ]
+
+
+def over_epochs(
+    context: Context,
+    items: Sequence[Item],
+    metric: str,
+    title: str,
+    line: Callable[[Item], str] | None = None,
+    note: str = "",
+    **settings: Any,
+) -> Drawn:
+    """Scores of runs of a model over epochs, a line per approach.
+
+    Args:
+        metric: the column of the evaluations.
+        title: that of the y axis.
+        line: names a run's line; by default its approach.
+        settings: further ones of the chart (`frames.Lines`).
+    """
+    (model,) = context.values("model")
+    rows = curve_rows(items, metric, line)
+    if not rows:
+        return not_logged("no training is logged")
+    panel = panel_of(context, model, items)
+    chart = Lines(Axis("epoch", "epoch"), Axis("value", title), line="approach", panel="panel", **settings)
+    return Drawn.of(chart, [row | {"panel": panel} for row in rows], note=note)
 
 
 def panel_of(context: Context, model: str, items: Iterable[Item]) -> str:
     """What a panel shows: the model, "small" if it is smaller than the paper's, its optimizer and its data."""
-    titles = [(item.log.summary.get("data") or {}).get("title", "?") for item in items if item.log is not None]
+    titles = [item.log.data.get("title", "?") for item in items if item.log is not None]
     layers = layers_of(context, model)
     small = (f" (small, {layers} layers)" if layers else " (small)") if context.smaller(model=model) else ""
     by = next((item.arm.labels.get("optimizer") for item in context.select(model=model)), None)

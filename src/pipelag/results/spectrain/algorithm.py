@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from pipelag.report.tables import Cell, Col, table
+from pipelag.report.tables import Cell, Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import exact
@@ -62,7 +62,7 @@ def algorithm_1(context: Context) -> Drawn:
         "line 12, the smoothed gradient, stands after the update in the algorithm; the momentum SGD of the experiments "
         "steps along the gradient that it has just smoothed",
     ]
-    return Drawn(table=table(LINES, cols, context.result.caption, notes))
+    return Drawn.tabled(context, LINES, cols, notes)
 
 
 def every_cell(context: Context) -> dict[tuple[int, float], dict[str, Row]]:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import learns_nothing, listing
+from pipelag.results.judging import listing
+from pipelag.results.learning import learns_nothing
 from pipelag.results.logs import Item
 from pipelag.runs.spec import RunSpec
 

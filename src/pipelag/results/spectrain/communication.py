@@ -8,7 +8,7 @@ from pipelag.report.frames import Axis, Bars
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import agreed, all_of, exact
-from pipelag.results.plans import SPEED_WORDS
+from pipelag.results.plans import SPEED_WORDS, in_words, near
 from pipelag.results.spectrain.timing import (
     CNN,
     DATA,
@@ -23,9 +23,7 @@ from pipelag.results.spectrain.timing import (
     logged_row,
     mean_share,
     needed,
-    over,
     timed,
-    within,
 )
 from pipelag.results.verdict import Finding, judge, need
 
@@ -55,7 +53,7 @@ def figure_3(context: Context) -> Drawn:
 
 def words_of(context: Context) -> int | None:
     """The number of words of a review that the counted LSTM reads; None without a log."""
-    specs = [item.arm.spec for item in context.select(what="plan", model=LSTM) if item.log is not None]
+    specs = [item.arm.spec for item in context.logged(what="plan", model=LSTM)]
     return int(specs[0].options["profile"]["inputs"][0]["shape"][0]) if specs else None
 
 
@@ -89,9 +87,9 @@ def more_but_inception(context: Context) -> Finding:
     sent = ratios(context)
     more = {model: True if ratio >= BYTES else False if ratio <= 1 / BYTES else None for model, ratio in sent.items()}
     outcomes = [one if one is None else one == (model != "Inception v4") for model, one in more.items()]
-    near = [model for model, one in more.items() if one is None]
+    even = [model for model, one in more.items() if one is None]
     why = "data over model parallelism: " + ", ".join(f"{model} {ratio:.3f}x" for model, ratio in sent.items())
-    why += f"; {', '.join(near)} may be on either side of 1" if near else ""
+    why += f"; {', '.join(even)} may be on either side of 1" if even else ""
     return exact(all_of(outcomes), why, BYTES_WORDS)
 
 
@@ -110,7 +108,7 @@ def ratios_as_printed(context: Context) -> Finding:
     readings = ((mean, most), (longer, most), (ONE_WAY * mean, ONE_WAY * most))
     holds = agreed(
         *(
-            within(one, printed["ratio_avg_x"], BYTES) and within(top, printed["ratio_max_x"], BYTES)
+            near(one, printed["ratio_avg_x"], BYTES) and near(top, printed["ratio_max_x"], BYTES)
             for one, top in readings
         )
     )
@@ -118,7 +116,9 @@ def ratios_as_printed(context: Context) -> Finding:
         f"{mean:.1f}x on (geometric) average, printed {printed['ratio_avg_x']}x ({longer:.1f}x with {LONGER} words of "
     )
     why += f"a review instead of {words} for the LSTM), at most {most:.0f}x, printed {printed['ratio_max_x']}x; "
-    why += f"{over(sent)}; with gradients counted one way alone {ONE_WAY * mean:.1f}x, at most {ONE_WAY * most:.0f}x"
+    why += (
+        f"{in_words(sent)}; with gradients counted one way alone {ONE_WAY * mean:.1f}x, at most {ONE_WAY * most:.0f}x"
+    )
     why += "; the readings do not agree, and ours was taken because the paper's words come out with it" * (
         holds is None
     )
@@ -181,7 +181,7 @@ def share_as_printed(context: Context) -> Finding:
     printed = context.result.reported
     most = {g: max(100 * communicating(needed(context, m, arm)) for m in MODELS) for g, arm in SUMMED.items()}
     mean = by_reading(context)
-    holds = [within(mean[g], printed["avg_percent"]) and within(most[g], printed["max_percent"]) for g in SUMMED]
+    holds = [near(mean[g], printed["avg_percent"]) and near(most[g], printed["max_percent"]) for g in SUMMED]
     texts = [f"by a {gather} {mean[gather]:.1f} % on average and {most[gather]:.1f} % at most" for gather in SUMMED]
     why = f"{', '.join(texts)}; printed {printed['avg_percent']} and {printed['max_percent']} %"
     return timed(context, holds, why, SPEED_WORDS)
@@ -218,14 +218,14 @@ def measured_words(context: Context) -> str:
     """The ratios measured on this machine, in words to follow the roofline's; empty if nothing was measured."""
     by_model = {model: ratio for model in MODELS if (ratio := measured_ratio(context, model)) is not None}
     short = context.shortfall(what="profile")
-    return f"; measured here {over(by_model)}{f' ({short})' if short else ''}" if by_model else ""
+    return f"; measured here {in_words(by_model)}{f' ({short})' if short else ''}" if by_model else ""
 
 
 @judge(PAPER, "figure_7", "backward_longer")
 def backward_longer(context: Context) -> Finding:
     """Holds if the backward takes longer than the forward for every model, by more than rounding."""
     times = backward_ratios(context)
-    why = over(times) + measured_words(context)
+    why = in_words(times) + measured_words(context)
     return timed(context, (min(times.values()) >= 1.05,), why, "half a unit of the last printed digit, 3.3")
 
 
@@ -234,5 +234,5 @@ def longest_as_printed(context: Context) -> Finding:
     """Holds if the greatest ratio is the printed one within a factor of 1.2."""
     times, printed = backward_ratios(context), context.result.reported["backward_over_forward_max"]
     why = f"at most {max(times.values()):.2f}x (printed {printed}x), mean {fmean(times.values()):.2f}x"
-    why += f"; {over(times)}{measured_words(context)}"
-    return timed(context, (within(max(times.values()), printed),), why, SPEED_WORDS)
+    why += f"; {in_words(times)}{measured_words(context)}"
+    return timed(context, (near(max(times.values()), printed),), why, SPEED_WORDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -99,7 +100,7 @@ def figure_1b(context: Context) -> Drawn:
         return not_logged("no model has been counted")
     cuts = [0, *log.summary["cuts"], len(log.rows)]
     fig, axes = figure(PAGE * 0.9, 1.1)
-    for gpu, (a, b) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+    for gpu, (a, b) in enumerate(pairwise(cuts)):
         box(axes, 3 * gpu, 0, 1.6, 0.7, f"GPU {gpu}\nlayers {a + 1}-{b}", COLOURS[1])
         if gpu < len(cuts) - 2:
             arrow(axes, (3 * gpu + 1.65, 0.5), (3 * gpu + 2.95, 0.5))

@@ -44,10 +44,9 @@ def curves(context: Context, arms: Sequence[str], panels: Mapping[str, str]) -> 
         for arm, item in items:
             if item.log is None or ("loss" in metric and arm in lost(context)):
                 continue
-            for row in item.log.rows:
-                if row.get(metric) is not None:
-                    point = {"panel": panel, "arm": titles[arm], "seed": item.arm.seed, "step": row["step"]}
-                    yield point | {"value": row[metric], "diverged": item.log.diverged_at is not None}
+            for row in item.log.evaluations(metric):
+                point = {"panel": panel, "arm": titles[arm], "seed": item.arm.seed, "step": row["step"]}
+                yield point | {"value": row[metric], "diverged": item.log.diverged_at is not None}
 
 
 def lost(context: Context) -> list[str]:
@@ -177,7 +176,7 @@ def fluctuates(context: Context) -> Finding:
     """Holds if vanilla DualPipe fluctuates more than data parallelism, and data parallelism's curve rises."""
     wider = least_stable(context, [(VANILLA, DATA)])
     rises = {seed: rise(values) for seed, values in evaluated(context, DATA).items()}
-    up = Difference.of(rises, dict.fromkeys(rises, 0.0))
+    up = Difference.from_zero(rises)
     why = f"{DATA}'s second half is above its first by {up.text().lstrip('+')} points; {wider.why}"
     return replace(wider, holds=all_of((wider.holds, up.above())), why=why)
 

@@ -8,11 +8,11 @@ from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, every_run, ordered, sized, trend, with_spread
+from pipelag.results.judging import SEEDS, Difference, all_of, logs_by_seed, ordered, sized, trend, with_spread
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.below import below_figures, below_tables
 from pipelag.results.spectrain.timing import share
@@ -44,7 +44,7 @@ def measured_rows(log: RunLog | None) -> list[dict[str, Any]]:
 
 def by_seed(context: Context, method: str = SPECTRAIN) -> dict[int, list[dict[str, Any]]]:
     """A method's `measured_rows` by seed. Raises `NotLogged` if a seed has none."""
-    rows = {seed: measured_rows(item.log) for seed, item in every_run(context, method, arm=method).items()}
+    rows = {seed: measured_rows(log) for seed, log in logs_by_seed(context, method, arm=method).items()}
     if not all(rows.values()):
         raise NotLogged(f"{method} has no logged distances")
     return rows
@@ -127,7 +127,7 @@ def spikes(context: Context) -> Finding:
         for seed, rows in by_seed(context).items()
     }
     printed = context.result.reported["spikes_over_average_x"]
-    highest = Difference.of(ratios, dict.fromkeys(ratios, 0.0))
+    highest = Difference.from_zero(ratios)
     why = f"the greatest over the mean at s = 3: {highest.text().lstrip('+')}"
     why += f", {rarely}" if (rarely := seldom(context)) else ""
     return sized(context, highest.above(printed), why, f"above {printed} times; over seeds", arm=SPECTRAIN)
@@ -135,8 +135,7 @@ def spikes(context: Context) -> Finding:
 
 def percent(context: Context) -> Difference:
     """The RMSE of predicted over that of stale weights at s = 3, in percent over seeds."""
-    percents = {seed: 100 * value for seed, value in ratio(context, 3).items()}
-    return Difference.of(percents, dict.fromkeys(percents, 0.0))
+    return Difference.from_zero({seed: 100 * value for seed, value in ratio(context, 3).items()})
 
 
 @judge(PAPER, "figure_9", "small_ratio")
@@ -174,7 +173,7 @@ def text_prediction_rmse(context: Context) -> Drawn:
     notes += ["ours: mean ± one standard deviation over seeds"] if len(context.logged(arm=SPECTRAIN)) > 1 else []
     notes += [f"different from the paper: {short}"] if short else []
     notes += [*filter(None, [seldom(context)]), FORESEEN, *below_tables(context)]
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Method"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="Method")
 
 
 @judge(PAPER, "text_prediction_rmse", "far_below")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
@@ -105,7 +106,7 @@ def padded(context: Context) -> Finding:
     """Holds if, between fill and drain, units are as long as backwards, forwards are shorter, and GPUs idle."""
     log = log_of(context)
     starts = unit_starts(log)
-    units = {b - a for a, b in zip(starts[:-1], starts[1:], strict=True)}
+    units = {b - a for a, b in pairwise(starts)}
     length = {kind: {row["end"] - row["start"] for row in passes(log, kind=kind)} for kind in "FB"}
     gpus = log.summary["workers"]
     inside = [row for row in passes(log) if starts[0] <= row["start"] < starts[-1]]
@@ -125,7 +126,7 @@ def unit_cost(context: Context) -> Finding:
         costs = {stage: costs.get(stage, 0.0) + time for stage, time in taken.items()}
     done = sorted(row["end"] for row in passes(log, kind="B") if row["stage"] == 1)
     low, high = full_between(log)
-    gaps = {round(b - a, 9) for a, b in zip(done[:-1], done[1:], strict=True) if low <= a and b <= high}
+    gaps = {round(b - a, 9) for a, b in pairwise(done) if low <= a and b <= high}
     words = (
         f"batches finish {listing(sorted(gaps))} apart; forward and backward take {listing(costs.values())} on the GPUs"
     )
@@ -136,7 +137,7 @@ def unit_cost(context: Context) -> Finding:
 def batch_per_unit(context: Context) -> Finding:
     """Holds if batches finish exactly one time unit apart."""
     ends = sorted(row["end"] for row in passes(log_of(context, arm="DualPipe"), kind="B") if row["stage"] == 1)
-    gaps = {b - a for a, b in zip(ends[:-1], ends[1:], strict=True)}
+    gaps = {b - a for a, b in pairwise(ends)}
     return exact(gaps == {1}, f"batches finish {listing(sorted(gaps))} unit apart")
 
 

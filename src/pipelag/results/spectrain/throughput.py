@@ -5,17 +5,17 @@ A claim for which the two readings of the schemes (ambiguity E16) differ must ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from pipelag.report.frames import Axis, Bars
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS
+from pipelag.results.plans import PRINTED_WORDS, SPEED, SPEED_WORDS, in_words, near
 from pipelag.results.spectrain.timing import (
     CHARGED,
     CNN,
@@ -45,11 +45,9 @@ from pipelag.results.spectrain.timing import (
     mean_share,
     methods_timed,
     needed,
-    over,
     shares,
     speedups,
     timed,
-    within,
 )
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
@@ -86,17 +84,20 @@ def figure_10(context: Context) -> Drawn:
                     place = {"gpus": f"{gpus} GPUs", "model": TITLES.get(model, model)}
                     rows.append(place | {"scheme": scheme, "throughput": row["speedup"]})
     y = Axis("throughput", "throughput (single GPU = 1)")
-    chart = Bars(
-        y,
-        "model",
-        "scheme",
-        panel="gpus",
-        levels={"single GPU": 1.0},
-        colours=COLOURS,
-        shared_y=True,  # claims compare the panels
-        height=3.0,
-    )
+    alone = {"single GPU": 1.0}
+    # One y axis, since claims compare the panels.
+    chart = Bars(y, "model", "scheme", panel="gpus", levels=alone, colours=COLOURS, shared_y=True, height=3.0)
     return Drawn.of(chart, rows, note=methods_timed(context))
+
+
+def ahead_everywhere(context: Context, what: str, leads: Callable[[Arms, int], Mapping[str, float]]) -> Finding:
+    """Judge whether all leads are above 1 by more than rounding, on 2 and on 4 GPUs.
+
+    what: whose leads they are. leads: by model, of the schemes' arms in a reading and a number of GPUs.
+    """
+    holds = in_both(lambda arms: all(min(leads(arms, gpus).values()) >= FASTER for gpus in GPUS))
+    texts = [f"on {gpus} GPUs {in_words(leads(FIRST, gpus))} ({in_words(leads(SECOND, gpus))})" for gpus in GPUS]
+    return timed(context, holds, f"{what} {'; '.join(texts)}; in brackets: {READ_AS[1]}", FASTER_WORDS)
 
 
 @judge(PAPER, "figure_10", "dualpipe_highest")
@@ -107,10 +108,7 @@ def dualpipe_highest(context: Context) -> Finding:
         others = [gains(context, arms[DUAL], arms[other], gpus=gpus) for other in (DATA, PIPED)]
         return {model: min(each[model] for each in others) for model in MODELS}
 
-    holds = in_both(lambda arms: all(min(leads(arms, gpus).values()) >= FASTER for gpus in GPUS))
-    texts = [f"on {gpus} GPUs {over(leads(FIRST, gpus))} ({over(leads(SECOND, gpus))})" for gpus in GPUS]
-    why = f"DualPipe over the better of the others {'; '.join(texts)}; in brackets: {READ_AS[1]}"
-    return timed(context, holds, why, FASTER_WORDS)
+    return ahead_everywhere(context, "DualPipe over the better of the others", leads)
 
 
 @judge(PAPER, "figure_10", "cnn_data_above_pipedream")
@@ -120,10 +118,7 @@ def cnn_data_above_pipedream(context: Context) -> Finding:
     def leads(arms: Arms, gpus: int) -> dict[str, float]:
         return gains(context, arms[DATA], arms[PIPED], CNN, gpus=gpus)
 
-    holds = in_both(lambda arms: all(min(leads(arms, gpus).values()) >= FASTER for gpus in GPUS))
-    texts = [f"on {gpus} GPUs {over(leads(FIRST, gpus))} ({over(leads(SECOND, gpus))})" for gpus in GPUS]
-    why = f"Data P. over PipeDream {'; '.join(texts)}; in brackets: {READ_AS[1]}"
-    return timed(context, holds, why, FASTER_WORDS)
+    return ahead_everywhere(context, "Data P. over PipeDream", leads)
 
 
 @judge(PAPER, "figure_10", "cnn_scale")
@@ -149,7 +144,7 @@ def dense_gain_four(context: Context) -> Finding:
             for model in DENSE
         )
     )
-    return timed(context, holds, "; ".join(f"{arm} {over(by)}" for arm, by in four.items()), FASTER_WORDS)
+    return timed(context, holds, "; ".join(f"{arm} {in_words(by)}" for arm, by in four.items()), FASTER_WORDS)
 
 
 @judge(PAPER, "figure_10", "dense_falls")
@@ -168,7 +163,7 @@ def over_one_gpu(context: Context) -> tuple[list[float], float, str]:
     means = [average(by_model), average(speedups(context, RING, DENSE))]
     share = printed["data_parallel_vs_single_percent"]
     why = f"{100 * means[0]:.1f} % of a single GPU's throughput (by a ring {100 * means[1]:.0f} %), printed {share} %; "
-    return means, share / 100, why + over(by_model)
+    return means, share / 100, why + in_words(by_model)
 
 
 @judge(PAPER, "figure_10", "dense_below_one")
@@ -182,7 +177,7 @@ def dense_below_one(context: Context) -> Finding:
 def dense_below_one_as_printed(context: Context) -> Finding:
     """Holds if data parallelism's mean speedup on 4 GPUs is as printed within a factor of 1.2, in both readings."""
     means, printed, why = over_one_gpu(context)
-    return timed(context, [within(mean, printed) for mean in means], why, MEAN_WORDS)
+    return timed(context, [near(mean, printed) for mean in means], why, MEAN_WORDS)
 
 
 def gain_as_printed(group: str, models: tuple[str, ...]) -> Judge:
@@ -195,7 +190,7 @@ def gain_as_printed(group: str, models: tuple[str, ...]) -> Judge:
         def mean(arms: Arms, other: str) -> float:
             return average(gains(context, arms[DUAL], arms[other], models))
 
-        holds = in_both(lambda arms: all(within(mean(arms, other), factor) for other, factor in factors.items()))
+        holds = in_both(lambda arms: all(near(mean(arms, other), factor) for other, factor in factors.items()))
         texts = [
             f"over {other} {mean(FIRST, other):.2f}x ({mean(SECOND, other):.2f}x), printed {factor:.2f}x"
             for other, factor in factors.items()
@@ -241,10 +236,15 @@ def least_drawn(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Of the lowest bars, {'; '.join(lowest)}." if lowest else ""
 
 
+def idle_shares(context: Context) -> dict[str, float]:
+    """The percentage of the time that both pipelines wait for GPUs with more work, in both readings; over models."""
+    return {arm: mean_share(context, arm, imbalance) for arm in (PIPED, DUAL, PIPED_FREE, DUAL_FREE)}
+
+
 @judge(PAPER, "figure_11", "imbalance_order")
 def imbalance_order(context: Context) -> Finding:
     """Holds if PipeDream idles for imbalance more than DualPipe by over a percentage point, on average over models."""
-    idle = {arm: mean_share(context, arm, imbalance) for arm in (PIPED, DUAL, PIPED_FREE, DUAL_FREE)}
+    idle = idle_shares(context)
     why = ", ".join(f"{arm} {share:.1f} %" for arm, share in idle.items())
     return timed(context, in_both(lambda arms: idle[arms[PIPED]] > idle[arms[DUAL]] + 1), why, "a percentage point")
 
@@ -253,8 +253,8 @@ def imbalance_order(context: Context) -> Finding:
 def imbalance_as_printed(context: Context) -> Finding:
     """Holds if both mean idle shares are the printed ones within a factor of 1.2, in both readings of the schemes."""
     printed = context.result.reported["imbalance_idle_percent"]
-    idle = {arm: mean_share(context, arm, imbalance) for arm in (PIPED, DUAL, PIPED_FREE, DUAL_FREE)}
-    holds = in_both(lambda arms: all(within(idle[arms[scheme]], printed[scheme]) for scheme in (PIPED, DUAL)))
+    idle = idle_shares(context)
+    holds = in_both(lambda arms: all(near(idle[arms[scheme]], printed[scheme]) for scheme in (PIPED, DUAL)))
     texts = [f"{s} {idle[s]:.1f} % ({idle[SECOND[s]]:.1f} %) for {printed[s]} %" for s in (PIPED, DUAL)]
     return timed(context, holds, f"{', '.join(texts)}; in brackets: {READ_AS[1]}", SPEED_WORDS)
 
@@ -281,7 +281,7 @@ def transfers_as_printed(context: Context) -> Finding:
         scheme, models = of[name]
         return mean_share(context, arms[scheme], communicating, models)
 
-    holds = in_both(lambda arms: all(within(percent(arms, name), printed[name]) for name in of))
+    holds = in_both(lambda arms: all(near(percent(arms, name), printed[name]) for name in of))
     texts = [
         f"{name} {percent(FIRST, name):.1f} % ({percent(SECOND, name):.1f} %) for {printed[name]} %" for name in of
     ]
@@ -302,7 +302,7 @@ def computing_longer(context: Context) -> Finding:
 
     longer = {s: {m: computing(m, DATA) / computing(m, s) for m in MODELS} for s in (PIPED, DUAL)}
     means = {scheme: average(by_model) for scheme, by_model in longer.items()}
-    why = "; ".join(f"{means[scheme]:.2f}x {scheme}'s ({over(by_model)})" for scheme, by_model in longer.items())
+    why = "; ".join(f"{means[scheme]:.2f}x {scheme}'s ({in_words(by_model)})" for scheme, by_model in longer.items())
     why = f"Data P.'s computing time is {why}, printed {factor:.2f}x"
     if min(means.values()) < factor / SPEED:
         why += (
@@ -336,15 +336,10 @@ def headline_throughput(context: Context) -> Drawn:
                 clock = ("a ring" if second else "a server") if other == DATA else ""
                 clock = clock or ("every GPU by itself" if second else "one clock for all GPUs")
                 row: dict[str, Any] = {"over": other, "reading": f"ours: {clock}, {reading}"}
-                try:
+                with suppress(NotLogged):
                     by_model = headline(context, other, reading, second)
-                    row |= {
-                        "mean": average(by_model),
-                        "arithmetic": fmean(by_model.values()),
-                        "most": max(by_model.values()),
-                    }
-                except NotLogged:
-                    pass
+                    row |= {"mean": average(by_model), "arithmetic": fmean(by_model.values())}
+                    row["most"] = max(by_model.values())
                 rows.append(row)
     cols = [
         Col("DualPipe over", "over"),
@@ -359,13 +354,13 @@ def headline_throughput(context: Context) -> Drawn:
         *left_idle(context),
         *filter(None, [methods_timed(context)]),
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="DualPipe over"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="DualPipe over")
 
 
 def left_idle(context: Context) -> list[str]:
     """A note on the idle time that DualPipe could use; empty without logs."""
     with suppress(NotLogged):
-        idle = [mean_share(context, arm, imbalance) for arm in (PIPED, DUAL, PIPED_FREE, DUAL_FREE)]
+        idle = list(idle_shares(context).values())
         words = "idle for imbalance, mean over the networks: {} {:.1f} %, {} {:.1f} %; without a common clock "
         return [(words + "{:.1f} and {:.1f} %").format(PIPED, idle[0], DUAL, idle[1], *idle[2:])]
     return []
@@ -385,7 +380,7 @@ def headline_as_printed(other: str, key: str) -> Judge:
             for second in (False, True)
             for by_model in [headline(context, other, reading, second)]
         }
-        holds = [all(map(within, factors[CHARGED, second], printed)) for second in (False, True)]
+        holds = [all(map(near, factors[CHARGED, second], printed)) for second in (False, True)]
         mean, most = factors[CHARGED, False]
         names = {DATA: ("a server", "a ring"), PIPED: ("one clock", "no common clock")}[other]
         texts = [

@@ -9,7 +9,6 @@ from typing import Any
 from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.judging import Difference, agreed, measured
-from pipelag.results.plans import SPEED
 from pipelag.results.verdict import Finding, NotLogged, log_of
 
 Row = dict[str, Any]
@@ -100,19 +99,9 @@ def backward_over_forward(context: Context, model: str) -> float | None:
     return log.summary["backward_ms"] / log.summary["forward_ms"] if log else None
 
 
-def over(values: Mapping[str, float]) -> str:
-    """Ratios by model in words."""
-    return ", ".join(f"{model} {value:.2f}x" for model, value in values.items())
-
-
 def average(values: Mapping[str, float]) -> float:
     """The geometric mean, which the paper's means are (ambiguities E9 and E13)."""
     return geometric_mean(values.values())
-
-
-def within(value: float, printed: float, factor: float = SPEED) -> bool:
-    """Whether a number agrees with a printed one, within a factor."""
-    return printed / factor <= value <= printed * factor
 
 
 def share(value: Difference) -> str:

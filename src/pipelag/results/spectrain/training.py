@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 from statistics import fmean
 
-from pipelag.report.tables import Col, table
+from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import (
@@ -18,12 +18,12 @@ from pipelag.results.judging import (
     all_of,
     asked_for,
     half_a_unit,
-    learned,
     over_models,
     sized,
     trend,
     with_spread,
 )
+from pipelag.results.learning import learned
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.below import below_tables, not_learning
 from pipelag.results.spectrain.leads import Leads, decided, every, told
@@ -49,7 +49,7 @@ BySeed = dict[int, float]
 
 def points(log: RunLog, metric: str) -> list[float]:
     """A metric's values at the evaluations of a run."""
-    return [row[metric] for row in log.rows if row.get(metric) is not None]
+    return [row[metric] for row in log.evaluations(metric)]
 
 
 def best(context: Context, model: str, arm: str, metric: str = "accuracy") -> BySeed:
@@ -116,11 +116,19 @@ def leads_of(
     return {model: partial(lead, model) for model in models}
 
 
-def each_above(context: Context, words: str, leads: Leads, bound: float = 0.0, digits: int = 2) -> Finding:
+def each_above(context: Context, words: str, leads: Leads, bound: float = 0.0) -> Finding:
     """Whether all of these leads are above a bound. words: the sentence's format, with {} for the known leads."""
     known, reasons = told(leads)
     holds = every((one.above(bound) for one in known.values()), reasons)
-    return decided(context, holds, words.format(in_words(known, digits)), reasons)
+    return decided(context, holds, words.format(in_words(known)), reasons)
+
+
+def told_over(leads: Mapping[str, Leads]) -> tuple[bool | None, dict[str, dict[str, Difference]], list[str]]:
+    """Whether all leads over several arms are above 0, those that are logged by arm, and why others are not."""
+    over = {arm: told(each) for arm, each in leads.items()}
+    lacking = list(chain(*(reasons for _, reasons in over.values())))
+    holds = every((one.above() for known, _ in over.values() for one in known.values()), lacking)
+    return holds, {arm: known for arm, (known, _) in over.items()}, lacking
 
 
 # Table 1
@@ -163,7 +171,7 @@ def table_1(context: Context) -> Drawn:
         "A run that ends near chance does not learn; no claim is judged by an arm with such a run.",
         *below_tables(context),
     ]
-    return Drawn(table=table(rows, cols, context.result.caption, notes, rule_by="Model"))
+    return Drawn.tabled(context, rows, cols, notes, rule_by="Model")
 
 
 def mean_order(piped: str) -> Judge:
@@ -195,12 +203,12 @@ def best_pipelined(piped: str) -> Judge:
 
     def judged(context: Context) -> Finding:
         models = [model for model in MODELS if model != LSTM]
-        over = {other: told(leads_of(context, SPECTRAIN, other, models)) for other in (VANILLA, piped)}
-        texts = [f"over {other}: {in_words(known)}" for other, (known, _) in over.items()]
+        holds, over, lacking = told_over(
+            {other: leads_of(context, SPECTRAIN, other, models) for other in (VANILLA, piped)}
+        )
+        texts = [f"over {other}: {in_words(known)}" for other, known in over.items()]
         with suppress(NotLogged):
             texts.append(f"beside: {in_words(above(context, SPECTRAIN, piped, [LSTM]))}")
-        lacking = list(chain(*(reasons for _, reasons in over.values())))
-        holds = every((one.above() for known, _ in over.values() for one in known.values()), lacking)
         return decided(context, holds, "; ".join(texts), lacking)
 
     return judged
@@ -260,10 +268,10 @@ def least_loss(metric: str, excepted: Sequence[str], piped: str) -> Judge:
 
     def judged(context: Context) -> Finding:
         models = [model for model in MODELS if model not in excepted]
-        less = {arm: told(leads_of(context, arm, SPECTRAIN, models, metric)) for arm in (VANILLA, piped)}
-        why = "; ".join(f"{arm} above SpecTrain {in_words(known, digits=4)}" for arm, (known, _) in less.items())
-        lacking = list(chain(*(reasons for _, reasons in less.values())))
-        holds = every((one.above() for known, _ in less.values() for one in known.values()), lacking)
+        holds, less, lacking = told_over(
+            {arm: leads_of(context, arm, SPECTRAIN, models, metric) for arm in (VANILLA, piped)}
+        )
+        why = "; ".join(f"{arm} above SpecTrain {in_words(known, digits=4)}" for arm, known in less.items())
         return decided(context, holds, why, lacking)
 
     return judged
@@ -287,12 +295,15 @@ def trained_here(context: Context) -> list[str]:
     return models
 
 
-@judge(PAPER, "table_1", "stale_below_here")
-def stale_below_here(context: Context) -> Finding:
-    """Holds if data parallelism is above vanilla DualPipe and PipeDream with stashing, on average over these models."""
+def above_stale(context: Context, arm: str) -> Finding:
+    """Holds if an arm is above vanilla DualPipe and PipeDream with stashing, on average over these models."""
     models = trained_here(context)
-    leads = {arm: partial(ahead, context, DATA, arm, models) for arm in (VANILLA, STASHED)}
-    return each_above(context, f"Data P. over {{}} points, mean over {', '.join(models)}", leads)
+    leads = {other: partial(ahead, context, arm, other, models) for other in (VANILLA, STASHED)}
+    return each_above(context, f"{arm} over {{}} points, mean over {', '.join(models)}", leads)
+
+
+judge(PAPER, "table_1", "stale_below_here")(partial(above_stale, arm=DATA))
+judge(PAPER, "table_1", "above_stale_here")(partial(above_stale, arm=SPECTRAIN))
 
 
 @judge(PAPER, "table_1", "above_vanilla_here")
@@ -300,14 +311,6 @@ def above_vanilla_here(context: Context) -> Finding:
     """Holds if SpecTrain is above vanilla DualPipe on each of these models."""
     leads = {model: partial(ahead, context, SPECTRAIN, VANILLA, (model,)) for model in trained_here(context)}
     return each_above(context, "{} points", leads)
-
-
-@judge(PAPER, "table_1", "above_stale_here")
-def above_stale_here(context: Context) -> Finding:
-    """Holds if SpecTrain is above vanilla DualPipe and PipeDream with stashing, on average over these models."""
-    models = trained_here(context)
-    leads = {arm: partial(ahead, context, SPECTRAIN, arm, models) for arm in (VANILLA, STASHED)}
-    return each_above(context, f"SpecTrain over {{}} points, mean over {', '.join(models)}", leads)
 
 
 @judge(PAPER, "table_1", "as_data_here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,9 +11,9 @@ import pandas as pd
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.panels import MANY
 from pipelag.report.tables import Cell, Col, table
-from pipelag.results.context import Context, tidy
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import Difference, by_seed
+from pipelag.results.judging import ahead, text_of
 from pipelag.results.logs import Item
 from pipelag.results.stale_weights.claims_accuracy import LENGTHS, PRECISIONS, gained, rounding
 from pipelag.results.stale_weights.claims_hybrid import PIPELINED
@@ -21,13 +22,11 @@ from pipelag.results.stale_weights.reading import (
     CONTROL,
     PAPER,
     STAGES,
-    arms_of,
     as_run,
     name_as_run,
-    phase_of,
     rates_of,
 )
-from pipelag.results.verdict import NotLogged
+from pipelag.results.verdict import if_logged
 
 Row = dict[str, Cell]
 INTERVAL = "mean ± half the 95 % interval over seeds, paired; with one seed, that of the test set's samples."
@@ -42,14 +41,13 @@ def vector(cuts: Any) -> str:
 def vector_of(context: Context, **labels: str) -> str | None:
     """The placement vector in a training run's log; None without a log."""
     log = context.log(**labels)
-    return vector(phase_of(log)["cuts"]) if log is not None else None
+    return vector(log.phase["cuts"]) if log is not None else None
 
 
 def drop_text(context: Context, arm: str, base: str = BASELINE, **labels: str) -> str | None:
     """An arm's drop in accuracy below `base`: mean over seeds, half its 95 % interval; None if a run is missing."""
-    try:
-        lost = Difference.of(by_seed(context, arm=base, **labels), by_seed(context, arm=arm, **labels))
-    except NotLogged:
+    lost = if_logged(lambda: ahead(context, base, arm, **labels))
+    if lost is None:
         return None
     return f"{lost.mean:.2f}" + (f" ± {lost.error:.2f}" if lost.error is not None else "")
 
@@ -62,7 +60,7 @@ def unlogged(context: Context) -> list[str]:
 
 def notes(context: Context, *more: str) -> list[str]:
     """A table's notes on our runs, in addition to the footer: missing logs and the spread over seeds; then `more`."""
-    seeds = len({item.arm.seed for item in context.items if item.log is not None and item.arm.spec.kind == "train"})
+    seeds = len({item.arm.seed for item in context.logged() if item.arm.spec.kind == "train"})
     spread = [f"Accuracies: mean ± standard deviation over {seeds} seeds."] if seeds > 1 else []
     return [*unlogged(context), *spread, *more]
 
@@ -82,7 +80,7 @@ def table_1(context: Context) -> Drawn:
         rows += [paper, ours]
     cols = [Col("CNN", "model"), Col("", "source"), Col("layers", "layers")]
     cols += [Col(name, key) for key, name in STAGES.items()]
-    return Drawn(table(rows, cols, context.result.caption, unlogged(context), rule_by="CNN"))
+    return Drawn.tabled(context, rows, cols, unlogged(context), rule_by="CNN")
 
 
 @drawing(PAPER, "table_2", "text_headline_accuracy_drop")
@@ -106,9 +104,7 @@ def table_2(context: Context) -> Drawn:
     cols += [Col(arm, key, "{:.2f}") for key, arm in arms.items()]
     interval = f"Drops: {INTERVAL}"
     more = ([interval] if any("±" in str(r) for r in rows) else []) + [counted_twice(context, arms.values())]
-    return Drawn(
-        table(rows, cols, context.result.caption, notes(context, *more), rule_by="CNN"), data=tidy(context.items)
-    )
+    return Drawn.tabled(context, rows, cols, notes(context, *more), rule_by="CNN")
 
 
 def counted_twice(context: Context, names: Iterable[str]) -> str:
@@ -139,7 +135,7 @@ def table_3(context: Context) -> Drawn:
             {
                 "arm": f"{arm} stages" if pipelined else arm,
                 "ppv": vector_of(context, arm=arm) if pipelined else "none",
-                "stale": (phase_of(log)["stale_percent"] if pipelined else 0.0) if log else None,
+                "stale": (log.phase["stale_percent"] if pipelined else 0.0) if log else None,
                 "paper": line["accuracy"],
                 "ours": context.accuracy(arm=arm).text(),
             }
@@ -149,7 +145,7 @@ def table_3(context: Context) -> Drawn:
         {
             "arm": "8 stages, registers through the whole network",
             "ppv": vector_of(context, arm=LATE),
-            "stale": phase_of(late)["stale_percent"] if late else None,
+            "stale": late.phase["stale_percent"] if late else None,
             "ours": context.accuracy(arm=LATE).text(),
         }
     )
@@ -169,14 +165,14 @@ def table_3(context: Context) -> Drawn:
     )
     accuracies = table(rows, cols, context.result.caption, notes(context, more))
     accuracies.rules = [1, len(rows) - 2]
-    return Drawn(accuracies, data=tidy(context.items))
+    return Drawn(accuracies)
 
 
 @drawing(PAPER, "control")
 def control(context: Context) -> Drawn:
     """Each arm's drop below the baseline, and below training without a pipeline at the arm's own learning rate."""
     rows: list[Row] = []
-    for arm in arms_of(context):
+    for arm in context.values("arm"):
         row: Row = {"arm": arm, "ours": context.accuracy(arm=arm).text()}
         row["lost"] = drop_text(context, arm) if arm != BASELINE else None
         row["beyond"] = drop_text(context, arm, CONTROL) if arm not in (BASELINE, CONTROL) else None
@@ -189,47 +185,40 @@ def control(context: Context) -> Drawn:
         Col("at equal rates", "beyond", "{}", "lost, points"),
     ]
     more = f"Lost: {INTERVAL}"
-    return Drawn(table(rows, cols, context.result.caption, notes(context, more)), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, notes(context, more))
 
 
 @drawing(PAPER, "hybrid_control")
 def hybrid_control(context: Context) -> Drawn:
     """Each arm's final accuracy, and how far it is above pipelined training."""
     rows: list[Row] = []
-    for arm in arms_of(context):
+    for arm in context.values("arm"):
         above = drop_text(context, PIPELINED, arm) if arm != PIPELINED else None
         rows.append({"arm": as_run(context, arm), "ours": context.accuracy(arm=arm).text(), "above": above})
     cols = [Col("training", "arm"), Col("accuracy %", "ours"), Col("above pipelined, points", "above")]
     more = f"Above: {INTERVAL}", "Pipelined at both rates: the pipeline goes on, at the rate at which the hybrid does."
-    return Drawn(table(rows, cols, context.result.caption, notes(context, *more)), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, notes(context, *more))
 
 
 @drawing(PAPER, "precision")
 def precision(context: Context) -> Drawn:
     """The same arms in float32 and bfloat16, and the change in final accuracy."""
     rows: list[Row] = []
-    for arm in arms_of(context):
+    for arm in context.values("arm"):
         each = {name: context.accuracy(arm=arm, precision=name).text() for name in PRECISIONS}
-        try:
-            change = rounding(context, arm).text()
-        except NotLogged:
-            change = None
-        rows.append({"arm": arm, **each, "change": change})
+        rows.append({"arm": arm, **each, "change": text_of(partial(rounding, context, arm))})
     cols = [Col("arm", "arm"), *(Col(name, name, "{}", "final accuracy %") for name in PRECISIONS)]
     cols.append(Col("bfloat16 minus float32", "change", "{}"))
-    return Drawn(table(rows, cols, context.result.caption, notes(context)), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, notes(context))
 
 
 @drawing(PAPER, "length")
 def length(context: Context) -> Drawn:
     """The same arms at two lengths of training: what each gains, and its drop below the baseline at each."""
     rows: list[Row] = []
-    for arm in arms_of(context):
+    for arm in context.values("arm"):
         row: Row = {"arm": arm, **{each: context.accuracy(arm=arm, length=each).text() for each in LENGTHS}}
-        try:
-            row["gained"] = gained(context, arm).text()
-        except NotLogged:
-            row["gained"] = None
+        row["gained"] = text_of(partial(gained, context, arm))
         if arm != BASELINE:
             row |= {f"lost {each}": drop_text(context, arm, length=each) for each in LENGTHS}
         rows.append(row)
@@ -241,7 +230,7 @@ def length(context: Context) -> Drawn:
         "Gained, lost: mean ± half the 95 % interval over the seeds that both have, paired; with one seed, that of the "
         "test set's samples."
     )
-    return Drawn(table(rows, cols, context.result.caption, notes(context, more)), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, notes(context, more))
 
 
 @drawing(PAPER, "table_4")
@@ -267,7 +256,7 @@ def table_4(context: Context) -> Drawn:
         Col("ours", "ours", "{}", "accuracy %"),
     ]
     sentences = [*notes(context), *filter(None, [rates_of(context)])]
-    return Drawn(table(rows, cols, context.result.caption, sentences), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, sentences)
 
 
 @drawing(PAPER, "table_7")
@@ -276,7 +265,7 @@ def table_7(context: Context) -> Drawn:
     rows: list[Row] = []
     for line in context.result.reported:
         model = line["model"]
-        items = [item for item in context.select(model=model, arm="pipelined") if item.log is not None]
+        items = context.logged(model=model, arm="pipelined")
         first = model == "ResNet-20"  # here both partitions have the same printed rate
         one_rate = context.accuracy(model=model, arm="pipelined" if first else "one rate")
         rows.append(
@@ -296,7 +285,7 @@ def table_7(context: Context) -> Drawn:
         Col("one rate in both partitions", "one", "{}", "our accuracy %"),
     ]
     more = 'Printed as "071", "0701", "0.001", "0:001", "0.001". The other partition\'s rate is 0.1 in the paper.'
-    return Drawn(table(rows, cols, context.result.caption, notes(context, more)))
+    return Drawn.tabled(context, rows, cols, notes(context, more))
 
 
 def first_rate(item: Item) -> float:
@@ -368,11 +357,11 @@ def figure_6(context: Context) -> Drawn:
     }
     rows: list[dict[str, Any]] = []
     for curve, name in names.items():
-        for arm in arms_of(context, curve=curve):
+        for arm in context.values("arm", curve=curve):
             for item in context.select(curve=curve, arm=arm):
                 if item.log is None or item.log.accuracy is None:
                     continue
-                phase = phase_of(item.log)
+                phase = item.log.phase
                 rows.append(
                     {
                         "curve": name,
@@ -386,7 +375,7 @@ def figure_6(context: Context) -> Drawn:
                 )
     levels = {BASELINE: context.accuracy(curve="baseline").mean}
     levels[at_rate(context)] = context.accuracy(curve="control").mean
-    log = next((item.log for item in context.items if item.log is not None), None)
+    log = context.log()
     frame = pd.DataFrame(rows)
     if log is not None and rows:
         frame["panel"] = f"ResNet-20 on {log.summary['data']['title']}"

@@ -8,16 +8,39 @@ from itertools import combinations
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, average, by_seed, every_run, minus, ordered, sized, trend
-from pipelag.results.stale_weights.reading import BASELINE, CONTROL, PAPER, arms_of, drops, listed, lost, near
+from pipelag.results.judging import (
+    SEEDS,
+    Difference,
+    ahead,
+    all_of,
+    average,
+    by_seed,
+    gaps,
+    logs_by_seed,
+    ordered,
+    paired_means,
+    sized,
+    trend,
+)
+from pipelag.results.stale_weights.reading import (
+    BASELINE,
+    CONTROL,
+    PAPER,
+    drops,
+    listed,
+    lost,
+    near,
+    pipelined,
+)
 from pipelag.results.verdict import Finding, Judge, judge
 
 
-def at_most(model: str, bound: float, arms: Sequence[str] = (), half: float = 0.05) -> Judge:
-    """A judge that decides whether each arm (default: all) loses at most a printed number of points.
+def at_most(model: str, bound: float, arms: Sequence[str] = ()) -> Judge:
+    """A judge that decides whether each arm (default: all) loses at most a number of points, printed to a tenth.
 
-    It holds if each drop, paired over seeds, is at most the bound plus `half`, half a unit of its last printed digit.
+    It holds if each drop, paired over seeds, is at most the bound plus half a unit of its last printed digit.
     """
+    half = 0.05
 
     def judged(context: Context) -> Finding:
         by_arm = drops(context, model, arms)
@@ -93,19 +116,19 @@ HALF_A_POINT = 0.5
 @judge(PAPER, "table_2", "alexnet_independent_of_stages")
 def alexnet_flat(context: Context) -> Finding:
     """Holds if any two of AlexNet's pipelined arms differ by less than half a point, by the whole interval."""
-    arms = [arm for arm in arms_of(context, model="AlexNet") if arm.endswith("-stage")]
+    arms = pipelined(context, "AlexNet")
     ends = {arm: by_seed(context, model="AlexNet", arm=arm) for arm in arms}
-    gaps = {f"{a} - {b}": Difference.of(ends[a], ends[b]) for a, b in combinations(arms, 2)}
-    holds = all_of(gap.within(-HALF_A_POINT, HALF_A_POINT) for gap in gaps.values())
+    apart = {f"{a} - {b}": Difference.of(ends[a], ends[b]) for a, b in combinations(arms, 2)}
+    holds = all_of(gap.within(-HALF_A_POINT, HALF_A_POINT) for gap in apart.values())
     tolerance = f"{HALF_A_POINT} points between any two (three times the 0.15 that the printed ones differ by); {SEEDS}"
-    return sized(context, holds, f"AlexNet, in points: {listed(gaps)}", tolerance, model="AlexNet")
+    return sized(context, holds, f"AlexNet, in points: {listed(apart)}", tolerance, model="AlexNet")
 
 
 def falling(model: str) -> Judge:
     """A judge that decides whether each deeper arm is below the one before, starting from the baseline."""
 
     def judged(context: Context) -> Finding:
-        arms = [BASELINE, *(arm for arm in arms_of(context, model=model) if arm.endswith("-stage"))]
+        arms = [BASELINE, *pipelined(context, model)]
         holds, steps = ordered([by_seed(context, model=model, arm=arm) for arm in arms])
         return trend(context, holds, f"{model}, steps down from {' over '.join(arms)}: {steps}", SEEDS, model=model)
 
@@ -122,9 +145,11 @@ def deepest(model: str) -> Judge:
     """A judge that decides whether the deepest pipeline is below both the shallowest and the baseline."""
 
     def judged(context: Context) -> Finding:
-        arms = [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
-        few, many = (by_seed(context, model=model, arm=arm) for arm in (arms[0], arms[-1]))
-        below = {arms[0]: Difference.of(few, many), BASELINE: lost(context, arms[-1], model=model)}
+        arms = pipelined(context, model)
+        below = {
+            arms[0]: ahead(context, arms[0], arms[-1], model=model),
+            BASELINE: lost(context, arms[-1], model=model),
+        }
         why = f"{model}, {arms[-1]} below {', below '.join(f'{arm} by {d.text()}' for arm, d in below.items())}"
         return trend(context, all_of(d.above() for d in below.values()), why, SEEDS, model=model)
 
@@ -153,24 +178,17 @@ rounding = partial(change, label="precision", kinds=PRECISIONS)  # the change by
 @judge(PAPER, "precision", "ends_alike_here")
 def ends_alike(context: Context) -> Finding:
     """Holds if the two precisions of each arm end within two points of one another, by the whole interval."""
-    changes = {arm: rounding(context, arm) for arm in arms_of(context)}
+    changes = {arm: rounding(context, arm) for arm in context.values("arm")}
     holds = all_of(change.within(-2, 2) for change in changes.values())
     return trend(context, holds, f"bfloat16 minus float32, in points: {listed(changes)}", f"two points; {SEEDS}")
 
 
 def costs(context: Context, deep: str, **labels: str) -> dict[int, float]:
     """By how many points a deep arm ends below the baseline, by seed."""
-    base, stale = (by_seed(context, arm=arm, **labels) for arm in (BASELINE, deep))
-    return {seed: minus(base[seed], stale[seed]) for seed in base if seed in stale}
+    return gaps(*(by_seed(context, arm=arm, **labels) for arm in (BASELINE, deep)))
 
 
 Values = Mapping[int, float]  # by seed
-
-
-def paired_means(a: Values, b: Values) -> tuple[float, float]:
-    """The means of two arms over the seeds that both have."""
-    shared = [seed for seed in a if seed in b]
-    return fmean(a[seed] for seed in shared), fmean(b[seed] for seed in shared)
 
 
 @judge(PAPER, "precision", "costs_alike_here")
@@ -192,7 +210,7 @@ gained = partial(change, label="length", kinds=LENGTHS)  # the change by trainin
 @judge(PAPER, "length", "longer_is_better_here")
 def longer_is_better(context: Context) -> Finding:
     """Holds if every arm ends higher when trained twice as long, paired over seeds."""
-    gains = {arm: gained(context, arm) for arm in arms_of(context)}
+    gains = {arm: gained(context, arm) for arm in context.values("arm")}
     why = f"twice as long minus once, in points: {listed(gains)}"
     return trend(context, all_of(gain.above() for gain in gains.values()), why, SEEDS, length="twice")
 
@@ -227,7 +245,7 @@ def mostly(context: Context, base: Values, control: Values, stale: Values, named
 
 def at_equal_rates(context: Context, arm: str) -> Difference:
     """An arm's drop below training without a pipeline at the same learning rate."""
-    return Difference.of(by_seed(context, arm=CONTROL), by_seed(context, arm=arm))
+    return ahead(context, CONTROL, arm)
 
 
 @judge(PAPER, "control", "mostly_the_rate_here")
@@ -247,10 +265,8 @@ def four_cost_little(context: Context) -> Finding:
 @judge(PAPER, "control_curves", "four_run_alike_here")
 def four_run_alike(context: Context) -> Finding:
     """Holds if the accuracies of 4 stages and of the control, averaged over all evaluations, are within two points."""
-    means: list[dict[int, float]] = []
-    for arm in (CONTROL, "4-stage"):
-        runs = every_run(context, arm, arm=arm).items()
-        means.append({seed: fmean(row["accuracy"] for row in run.log.rows) for seed, run in runs if run.log})
+    runs = [logs_by_seed(context, arm, arm=arm) for arm in (CONTROL, "4-stage")]
+    means = [{seed: fmean(row["accuracy"] for row in log.rows) for seed, log in logs.items()} for logs in runs]
     apart = Difference.of(*means)
     why = f"over all evaluations training without a pipeline is above 4 stages by {apart.text()} points"
     return trend(context, apart.within(-2, 2), why, f"two points; {SEEDS}")

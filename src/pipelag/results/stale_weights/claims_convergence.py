@@ -8,7 +8,7 @@ from statistics import fmean
 from pipelag.results.context import Context
 from pipelag.results.judging import all_of, sized
 from pipelag.results.logs import RunLog
-from pipelag.results.stale_weights.reading import BASELINE, PAPER, arms_of, as_run, every_log
+from pipelag.results.stale_weights.reading import BASELINE, PAPER, as_run, every_log, pipelined
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 DISTANCES = (2.0, 1.0, 0.5)  # points below an arm's final accuracy
@@ -67,8 +67,7 @@ def converges_alike(model: str) -> Judge:
     """A judge that decides whether every pipelined arm of a model converges as fast as the baseline (`alike`)."""
 
     def judged(context: Context) -> Finding:
-        arms = [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
-        return alike(context, arms, [BASELINE], BASELINE, model=model)
+        return alike(context, pipelined(context, model), [BASELINE], BASELINE, model=model)
 
     return judged
 
@@ -83,8 +82,7 @@ def all_converge(context: Context) -> Finding:
 
     A curve is flat if the mean of its last tenth is within a point of the mean of the tenth before.
     """
-    arms = [arm for arm in arms_of(context, model="AlexNet") if arm.endswith("-stage")]
-    logs = {arm: every_log(context, model="AlexNet", arm=arm) for arm in arms}
+    logs = {arm: every_log(context, model="AlexNet", arm=arm) for arm in pipelined(context, "AlexNet")}
     tolerance = "a point between the last tenth of the evaluations and the tenth before; above half of the baseline"
     lost_arms = unlearned(logs, every_log(context, model="AlexNet", arm=BASELINE))
     if lost_arms:

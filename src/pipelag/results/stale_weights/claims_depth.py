@@ -5,18 +5,14 @@ from __future__ import annotations
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, minus, sized, trend
+from pipelag.results.judging import SEEDS, Difference, ahead, all_of, by_seed, gaps, sized, trend
 from pipelag.results.stale_weights.reading import BASELINE, DEPTHS, PAPER, listed, lost, mean_gain, near
 from pipelag.results.verdict import Finding, judge
 
 
 def gains(context: Context, arm: str) -> dict[str, Difference]:
     """Points by which an arm ends above the baseline, by depth."""
-    by_depth = {}
-    for model in DEPTHS:
-        ends = [by_seed(context, model=model, kind="train", arm=each) for each in (arm, BASELINE)]
-        by_depth[model] = Difference.of(*ends)
-    return by_depth
+    return {model: ahead(context, arm, BASELINE, model=model, kind="train") for model in DEPTHS}
 
 
 @judge(PAPER, "table_5", "hybrid_within_0_3")
@@ -64,7 +60,7 @@ def widest_gap(context: Context) -> Finding:
     losses = {}
     for model in DEPTHS:
         base, pipe = (by_seed(context, model=model, kind="train", arm=arm) for arm in (BASELINE, "pipelined"))
-        losses[model] = {seed: minus(base[seed], pipe[seed]) for seed in base if seed in pipe}
+        losses[model] = gaps(base, pipe)
     more = {f"than {model}": Difference.of(losses[DEPTHS[-1]], losses[model]) for model in DEPTHS[:-1]}
     why = f"ResNet-362 loses {fmean(losses[DEPTHS[-1]].values()):.2f} points; more {listed(more)}"
     return trend(context, all_of(each.above() for each in more.values()), why, SEEDS, kind="train")
@@ -82,9 +78,7 @@ def smaller_rate(context: Context) -> Finding:
             by_seed(context, model=model, arm="pipelined")
             by_depth[model] = None  # diverges
             continue
-        by_depth[model] = Difference.of(
-            by_seed(context, model=model, arm="pipelined"), by_seed(context, model=model, arm="one rate")
-        )
+        by_depth[model] = ahead(context, "pipelined", "one rate", model=model)
     words = ", ".join(f"{model} {'diverges' if d is None else d.text()}" for model, d in by_depth.items())
     holds = all_of(True if d is None else d.above() for d in by_depth.values())
     why = f"points gained by the smaller rate over one rate in both partitions: {words}"

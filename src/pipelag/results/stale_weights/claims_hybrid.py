@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, every_run, sized, trend
+from pipelag.results.judging import SEEDS, Difference, ahead, all_of, by_seed, logs_by_seed, sized, trend
 from pipelag.results.stale_weights.claims_accuracy import halfway
 from pipelag.results.stale_weights.claims_convergence import alike
 from pipelag.results.stale_weights.reading import PAPER, as_run, listed, near
@@ -34,7 +34,7 @@ def jumps(context: Context) -> Finding:
     gains: dict[str, Difference] = {}
     for arm in HYBRIDS:
         switch = context.select(arm=arm)[0].arm.spec.phases[0].steps
-        ahead, before, after = {}, {}, {}
+        lead, before, after = {}, {}, {}
         hybrid = curves(context, arm)
         seeds = hybrid.keys() & pipelined.keys() & baseline.keys()
         if not seeds:
@@ -42,12 +42,12 @@ def jumps(context: Context) -> Finding:
         for seed in sorted(seeds):
             curve = hybrid[seed]
             early, late = around(curve, switch)
-            ahead[seed] = fmean(curve[s] - nearest(pipelined[seed], s) for s in late)
+            lead[seed] = fmean(curve[s] - nearest(pipelined[seed], s) for s in late)
             before[seed], after[seed] = (
                 abs(fmean(curve[s] - nearest(baseline[seed], s) for s in steps)) for steps in (early, late)
             )
         name = as_run(context, arm)
-        gains[f"{name} above pipelined"] = Difference.of(ahead, dict.fromkeys(ahead, 0.0))
+        gains[f"{name} above pipelined"] = Difference.from_zero(lead)
         gains[f"{name} nearer to the baseline than before"] = Difference.of(before, after)
     why = f"points, means over the first quarter of the second phase: {listed(gains)}"
     return trend(context, all_of(gain.above() for gain in gains.values()), why, SEEDS)
@@ -55,8 +55,8 @@ def jumps(context: Context) -> Finding:
 
 def curves(context: Context, arm: str) -> dict[int, dict[int, float]]:
     """An arm's accuracy by seed and iteration; raises `NotLogged` if a seed is missing."""
-    logs = {seed: run.log for seed, run in every_run(context, arm, arm=arm).items()}
-    return {seed: {row["step"]: row["accuracy"] for row in log.rows} for seed, log in logs.items() if log is not None}
+    logs = logs_by_seed(context, arm, arm=arm)
+    return {seed: {row["step"]: row["accuracy"] for row in log.rows} for seed, log in logs.items()}
 
 
 def around(curve: Mapping[int, float], switch: int) -> tuple[list[int], list[int]]:
@@ -77,23 +77,15 @@ def nearest(curve: Mapping[int, float], step: int) -> float:
     return curve[min(curve, key=lambda at: abs(at - step))]
 
 
-def hybrid_steps(context: Context, higher: str, lower: str) -> Finding:
-    """Whether one arm of table 4 ends above another, paired over seeds."""
-    gain = Difference.of(by_seed(context, arm=higher), by_seed(context, arm=lower))
+def ends_above(context: Context, higher: str, lower: str) -> Finding:
+    """Whether one arm ends above another, paired over seeds."""
+    gain = ahead(context, higher, lower)
     words = f"{as_run(context, higher)} minus {as_run(context, lower)}: {gain.text()} points"
     return trend(context, gain.above(), words, SEEDS)
 
 
-@judge(PAPER, "table_4", "pipelined_below_short_hybrid")
-def pipelined_below(context: Context) -> Finding:
-    """Holds if the short hybrid ends above the pipelined run."""
-    return hybrid_steps(context, SHORT, PIPELINED)
-
-
-@judge(PAPER, "table_4", "short_hybrid_below_baseline")
-def short_below(context: Context) -> Finding:
-    """Holds if the baseline ends above the short hybrid."""
-    return hybrid_steps(context, WHOLE, SHORT)
+judge(PAPER, "table_4", "pipelined_below_short_hybrid")(partial(ends_above, higher=SHORT, lower=PIPELINED))
+judge(PAPER, "table_4", "short_hybrid_below_baseline")(partial(ends_above, higher=WHOLE, lower=SHORT))
 
 
 @judge(PAPER, "table_4", "long_hybrid_reaches_baseline")
@@ -102,7 +94,7 @@ def long_reaches(context: Context) -> Finding:
 
     In shortened runs the learning rate has already fallen before the long hybrid's extra steps.
     """
-    gain = Difference.of(by_seed(context, arm=LONG), by_seed(context, arm=WHOLE))
+    gain = ahead(context, LONG, WHOLE)
     words = f"{as_run(context, LONG)} minus {as_run(context, WHOLE)}: {gain.text()} points"
     return sized(context, gain.above(), words, SEEDS)
 
@@ -110,7 +102,7 @@ def long_reaches(context: Context) -> Finding:
 @judge(PAPER, "table_4", "short_hybrid_within_0_8")
 def short_within(context: Context) -> Finding:
     """Holds if the short hybrid is at most 0.8 points below the baseline (the printed table has 0.79)."""
-    gap = Difference.of(by_seed(context, arm=WHOLE), by_seed(context, arm=SHORT))
+    gap = ahead(context, WHOLE, SHORT)
     return sized(
         context, gap.below(0.8), f"baseline minus short hybrid: {gap.text()} points", f"none above 0.8; {SEEDS}"
     )
@@ -119,7 +111,7 @@ def short_within(context: Context) -> Finding:
 @judge(PAPER, "table_4", "long_hybrid_above_baseline")
 def long_above(context: Context) -> Finding:
     """Holds if a further pair of runs could give the printed gain of about 0.2 points (the printed table has 0.22)."""
-    gain = Difference.of(by_seed(context, arm=LONG), by_seed(context, arm=WHOLE))
+    gain = ahead(context, LONG, WHOLE)
     return sized(context, gain.matches(0.2, 0.05), f"long hybrid minus baseline: {gain.text()} points", near(0.05))
 
 
@@ -130,7 +122,7 @@ for _claim, _higher, _lower in (
     ("no_pipeline_gains_here", AT_ITS_RATE, PIPELINED),
     ("hybrid_over_rate_here", SHORT, AT_BOTH),
 ):
-    judge(PAPER, "hybrid_control", _claim)(partial(hybrid_steps, higher=_higher, lower=_lower))
+    judge(PAPER, "hybrid_control", _claim)(partial(ends_above, higher=_higher, lower=_lower))
 
 
 @judge(PAPER, "hybrid_control", "mostly_the_rate_here")

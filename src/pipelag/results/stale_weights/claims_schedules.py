@@ -17,7 +17,6 @@ from pipelag.results.stale_weights.reading import (
     cycles_each,
     finished_in,
     numbers,
-    phase_of,
     staleness,
     steady,
 )
@@ -181,7 +180,7 @@ def entries(context: Context, right: Entry, words: str) -> Finding:
             name, log = f"{line['model']} {arm}", context.log(model=line["model"], arm=arm)
             if log is None:
                 missing.append(name)
-            elif right(line[key], int(key[1:]), phase_of(log)):
+            elif right(line[key], int(key[1:]), log.phase):
                 fine += 1
             else:
                 wrong.append(name)

@@ -20,7 +20,6 @@ from pipelag.results.stale_weights.reading import (
     by_k,
     cycles_each,
     early_share,
-    microbatches_of,
     numbers,
     ranges,
     speed_when_full,
@@ -223,7 +222,7 @@ def ahead_by_schedule(context: Context) -> Finding:
     log = log_of(context, kind="two workers", arm="pipelined")
     ours = speed_when_full(log)
     gpipe = {}
-    for m in microbatches_of(context, "schedule"):
+    for m in context.values("microbatches", kind="schedule"):
         schedule = log_of(context, kind="schedule", microbatches=m, arm="2 partitions")
         gpipe[m] = schedule.summary["workers"] * schedule.summary["utilisation"]
     words = ", ".join(f"{speedup:.2f} with {m}" for m, speedup in gpipe.items())
@@ -237,7 +236,8 @@ def ahead_of_gpipe(context: Context) -> Finding:
     """
     ours = blocks(context, model="ResNet-110", kind="speed")
     gpipe = {
-        f"{m} microbatches": blocks(context, kind="GPipe", microbatches=m) for m in microbatches_of(context, "GPipe")
+        f"{m} microbatches": blocks(context, kind="GPipe", microbatches=m)
+        for m in context.values("microbatches", kind="GPipe")
     }
     holds = all_above(ours, max(gpipe.values(), key=median))
     why = f"{ranges({'ours': ours})}; GPipe with {ranges(gpipe)}"
@@ -270,7 +270,7 @@ def bubble(context: Context) -> Finding:
             need(log_of(context, kind="schedule", microbatches=m, arm=arm).summary["bubble"], "an idle share")
             for arm in ("2 partitions", "4 partitions")
         ]
-        for m in microbatches_of(context, "schedule")
+        for m in context.values("microbatches", kind="schedule")
     }
     double = [1.5 <= four / two <= 2.5 for two, four in shares.values()]
     words = "; ".join(

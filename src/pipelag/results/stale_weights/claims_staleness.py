@@ -7,9 +7,9 @@ from itertools import pairwise
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, all_of, by_seed, exact, ordered, sized, trend
+from pipelag.results.judging import SEEDS, Difference, ahead, all_of, by_seed, exact, ordered, sized, trend
 from pipelag.results.stale_weights.claims_accuracy import mostly
-from pipelag.results.stale_weights.reading import PAPER, arms_of, every_log, listed, near, phase_of
+from pipelag.results.stale_weights.reading import PAPER, every_log, listed, near
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge, nothing, resting_on
 
 FINE = ("8", "10", "12", "14", "16", "18", "20")
@@ -101,13 +101,13 @@ def last_step(context: Context) -> Finding:
 @judge(PAPER, "table_3", "last_step_7_14")
 def last_step_size(context: Context) -> Finding:
     """Holds if a further pair of runs could give the printed cost of the step from 18 to 20 stages, 7.14 points."""
-    cost = Difference.of(by_seed(context, arm="18"), by_seed(context, arm="20"))
+    cost = ahead(context, "18", "20")
     return sized(context, cost.matches(7.14, 0.005), f"18 -> 20 costs {cost.text()} points; printed 7.14", near(0.005))
 
 
 def early_and_late(context: Context) -> tuple[Difference, str]:
     """How far eight stages with early registers end above eight stages over the whole network, and that in words."""
-    gain = Difference.of(by_seed(context, arm="8"), by_seed(context, arm="8-stage"))
+    gain = ahead(context, "8", "8-stage")
     return gain, f"PPV (3,5,7) is ahead of (7,13,19) by {gain.text()} points"
 
 
@@ -134,11 +134,11 @@ def by_last_register(context: Context, curve: str) -> dict[int, tuple[float, int
     Each is (percentage of stale weights, degree of staleness, accuracy by seed).
     """
     by_layer = {}
-    for arm in arms_of(context, curve=curve):
+    for arm in context.values("arm", curve=curve):
         if left_out(context, curve=curve, arm=arm):
             continue
         ends = by_seed(context, curve=curve, arm=arm)
-        phase = phase_of(every_log(context, curve=curve, arm=arm)[0])
+        phase = every_log(context, curve=curve, arm=arm)[0].phase
         by_layer[int(phase["cuts"][-1])] = (float(phase["stale_percent"]), max(phase["forward_delays"]), ends)
     return dict(sorted(by_layer.items()))
 

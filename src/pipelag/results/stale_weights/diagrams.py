@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pandas as pd
 
 from pipelag.report.figures import partition, registers, space_time
@@ -17,7 +19,7 @@ def figure_1(context: Context) -> Drawn:
     if log is None:
         return not_logged()
     cuts = [0, *context.items[0].arm.spec.phases[0].cuts, 8]
-    stages = [list(range(a + 1, b + 1)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    stages = [list(range(a + 1, b + 1)) for a, b in pairwise(cuts)]
     owners = [
         f"A{next(r['worker'] for r in log.rows if r['stage'] == s and r['kind'] == 'F')}" for s in range(1, len(cuts))
     ]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 from pipelag.results.context import Context
-from pipelag.results.judging import ONE_MORE, Difference, by_seed, every_run, half_a_unit, over_models
+from pipelag.results.judging import ONE_MORE, Difference, by_seed, half_a_unit, logs_by_seed, over_models
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.memory import increase
 from pipelag.results.timelines import full_between
@@ -21,11 +20,6 @@ CONTROL = "non-pipelined at the pipelined rate"
 STAGES = {"s4": "4-stage", "s6": "6-stage", "s8": "8-stage", "s10": "10-stage"}
 PRINTED = re.compile(r"\d+k(\+\d+k)?")  # the paper's numbers of iterations in the name of an arm
 DEPTHS = ("ResNet-20", "ResNet-56", "ResNet-110", "ResNet-224", "ResNet-362")
-
-
-def arms_of(context: Context, **labels: str) -> list[str]:
-    """The arms of the runs with these labels, in the config's order."""
-    return list(dict.fromkeys(item.arm.labels["arm"] for item in context.select(**labels)))
 
 
 def name_as_run(item: Item) -> str:
@@ -55,10 +49,14 @@ def rates_of(context: Context, name: Callable[[Item], str] = lambda item: item.a
     return f"Learning rates before they fall (ambiguity A19): {listing}." if several else ""
 
 
+def pipelined(context: Context, model: str) -> list[str]:
+    """The pipelined arms of a model, in the config's order."""
+    return [arm for arm in context.values("arm", model=model) if arm.endswith("-stage")]
+
+
 def every_log(context: Context, **labels: str) -> list[RunLog]:
     """The logs of all seeds of an arm that the scale asks for; raises `NotLogged` if one is missing."""
-    runs = every_run(context, ", ".join(labels.values()), **labels)
-    return [item.log for item in runs.values() if item.log is not None]
+    return list(logs_by_seed(context, ", ".join(labels.values()), **labels).values())
 
 
 def lost(context: Context, arm: str, **labels: str) -> Difference:
@@ -68,8 +66,7 @@ def lost(context: Context, arm: str, **labels: str) -> Difference:
 
 def drops(context: Context, model: str, arms: Sequence[str] = ()) -> dict[str, Difference]:
     """The drops of a model's pipelined arms (default: all) below the baseline, by arm."""
-    pipelined = arms or [arm for arm in arms_of(context, model=model) if arm.endswith("-stage")]
-    return {arm: lost(context, arm, model=model) for arm in pipelined}
+    return {arm: lost(context, arm, model=model) for arm in arms or pipelined(context, model)}
 
 
 def mean_gain(context: Context) -> Difference:
@@ -214,11 +211,6 @@ def speed_when_full(log: RunLog) -> float:
     return float(sum(row["end"] - row["start"] for row in rows) / log.summary["period"])
 
 
-def microbatches_of(context: Context, kind: str) -> list[str]:
-    """The numbers of microbatches in GPipe's runs of a kind, "schedule" or the timed "GPipe"."""
-    return list(dict.fromkeys(item.arm.labels["microbatches"] for item in context.select(kind=kind)))
-
-
 def by_k(context: Context) -> dict[int, RunLog]:
     """The schedules of K register pairs on 2K + 1 accelerators, by K."""
     return {int(k): log_of(context, K=k) for k in context.values("K")}
@@ -228,12 +220,6 @@ def memory_of(context: Context, model: str) -> dict[str, float] | None:
     """Table 6's memory of a model (`results.memory.increase`), from its count log; None without a log."""
     log = context.log(model=model)
     return increase(log.rows, log.summary["cuts"], log.summary["batch"]) if log is not None else None
-
-
-def phase_of(log: RunLog) -> Mapping[str, Any]:
-    """The summary of a training run's first phase: cuts, stages, delays, percentage of stale weights."""
-    phase: Mapping[str, Any] = log.summary["phases"][0]
-    return phase
 
 
 def early_share(context: Context, first: int = 2) -> float | None:

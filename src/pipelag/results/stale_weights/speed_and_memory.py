@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import median
 from typing import Any
 
-from pipelag.report.tables import Cell, Col, table
-from pipelag.results.context import Context, tidy
+from pipelag.report.tables import Col, table
+from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import Difference, by_seed
+from pipelag.results.judging import ahead, text_of
 from pipelag.results.stale_weights.accuracy import Row, notes, vector, vector_of
 from pipelag.results.stale_weights.memory import megabytes
 from pipelag.results.stale_weights.reading import (
@@ -20,12 +21,11 @@ from pipelag.results.stale_weights.reading import (
     early_share,
     mean_gain,
     memory_of,
-    microbatches_of,
     milliseconds,
     speed_when_full,
     whole_blocks,
 )
-from pipelag.results.verdict import NotLogged
+from pipelag.results.verdict import if_logged
 from pipelag.runs.speedup import spread
 
 ARMS = {"non_pipelined": BASELINE, "pipelined": "pipelined", "hybrid": "hybrid"}
@@ -37,10 +37,7 @@ SIMULATED = (
 
 def range_text(context: Context, arm: str = "pipelined", **labels: str) -> str | None:
     """The median speedup over blocks with its range; None without a log."""
-    try:
-        return spread(blocks(context, arm, **labels))
-    except NotLogged:
-        return None
+    return if_logged(lambda: spread(blocks(context, arm, **labels)))
 
 
 def timed_on(context: Context, ranges: bool = True) -> list[str]:
@@ -91,13 +88,13 @@ def table_5(context: Context) -> Drawn:
         "non-pipelined block, without the hand-over between them."
     )
     sentences = notes(context, SIMULATED, *timed_on(context), composed)
-    return Drawn(table(rows, cols, context.result.caption, sentences, rule_by="ResNet"), data=tidy(context.items))
+    return Drawn.tabled(context, rows, cols, sentences, rule_by="ResNet")
 
 
 def timed_vector(context: Context, model: str) -> str | None:
     """The placement vector of a depth's logged runs."""
     trained = vector_of(context, model=model, kind="train", arm="pipelined")
-    timed = next((i for i in context.select(model=model, kind="speed") if i.log is not None), None)
+    timed = next(iter(context.logged(model=model, kind="speed")), None)
     return trained or (vector(timed.arm.spec.phases[0].cuts) if timed else None)
 
 
@@ -107,10 +104,8 @@ def headline_speedup(context: Context) -> Drawn:
     printed = {line["model"]: line["speedup_pipelined"] for line in context.paper.results["table_5"].reported}
     rows: list[Row] = []
     for model in DEPTHS:
-        try:
-            used: Cell = 50 * median(blocks(context, model=model, kind="speed"))
-        except NotLogged:
-            used = None
+        times = if_logged(partial(blocks, context, model=model, kind="speed"))
+        used = 50 * median(times) if times else None
         ours = range_text(context, model=model, kind="speed")
         rows.append(
             {"model": model, "paper": printed[model], "ours": ours, "theirs": 50 * printed[model], "used": used}
@@ -122,7 +117,7 @@ def headline_speedup(context: Context) -> Drawn:
         Col("paper", "theirs", "{:.0f}", "speedup / 2, %"),
         Col("ours", "used", "{:.0f}", "speedup / 2, %"),
     ]
-    return Drawn(table(rows, cols, context.result.caption, notes(context, *timed_on(context))))
+    return Drawn.tabled(context, rows, cols, notes(context, *timed_on(context)))
 
 
 @drawing(PAPER, "text_hybrid_average_gain")
@@ -140,34 +135,18 @@ def average_gain(context: Context) -> Drawn:
                 "gain": line["acc_hybrid"] - line["acc_non_pipelined"],
                 "own_base": arms[0],
                 "own_hybrid": arms[1],
-                "own_gain": gain_text(context, model),
+                "own_gain": text_of(partial(ahead, context, "hybrid", BASELINE, model=model)),
             }
         )
     mean = sum(float(row["gain"]) for row in rows if isinstance(row["gain"], float)) / len(rows)
-    rows.append({"model": "mean", "gain": mean, "own_gain": mean_gain_text(context)})
+    rows.append({"model": "mean", "gain": mean, "own_gain": text_of(partial(mean_gain, context))})
     cols = [Col("ResNet", "model")]
     for group, first in (("paper, accuracy %", ""), ("ours, accuracy %", "own_")):
         cols += [Col(BASELINE, f"{first}base", "{:.2f}", group), Col("hybrid", f"{first}hybrid", "{:.2f}", group)]
         cols += [Col("gain", f"{first}gain", "{:+.2f}", group)]
     gains = table(rows, cols, context.result.caption, notes(context, SIMULATED))
     gains.rules = [len(rows) - 1]
-    return Drawn(gains, data=tidy(context.items))
-
-
-def gain_text(context: Context, model: str) -> str | None:
-    """The hybrid's gain over the baseline; None if a run is missing."""
-    try:
-        return Difference.of(*(by_seed(context, model=model, arm=arm) for arm in ("hybrid", BASELINE))).text()
-    except NotLogged:
-        return None
-
-
-def mean_gain_text(context: Context) -> str | None:
-    """The mean of the gains over depths; None if a run is missing."""
-    try:
-        return mean_gain(context).text()
-    except NotLogged:
-        return None
+    return Drawn(gains)
 
 
 @drawing(PAPER, "table_6")
@@ -194,7 +173,7 @@ def table_6(context: Context) -> Drawn:
         "No count of a fixed number of tensors per block gives 67 % at depth 20 and 58 % at depth 56: it has the form "
         "(a + 4n)/(b + 7n) for n blocks per group, b >= 0, and the printed values need b < 0."
     )
-    return Drawn(table(rows, cols, context.result.caption, [counting, outlier], rule_by="ResNet"))
+    return Drawn.tabled(context, rows, cols, [counting, outlier], rule_by="ResNet")
 
 
 def quantities(
@@ -203,7 +182,7 @@ def quantities(
     """A small table for a claim in the text; each line is a quantity, the paper's value and ours."""
     rows = [{"quantity": q, "paper": p, "ours": o} for q, p, o in lines]
     cols = [Col("quantity", "quantity"), Col(theirs, "paper", "{:.2f}"), Col("ours", "ours", "{:.2f}")]
-    return Drawn(table(rows, cols, context.result.caption, sentences))
+    return Drawn.tabled(context, rows, cols, sentences)
 
 
 @drawing(PAPER, "text_hybrid_speedup_bound")
@@ -220,10 +199,8 @@ def hybrid_bound(context: Context) -> Drawn:
     alone, pipelined = (log.summary["makespan"] if log else None for log in spans.values())
     lines.append(("2 GPUs", 1.33, 2 * alone / (alone + pipelined) if alone and pipelined else None))
     for model in DEPTHS:
-        try:
-            predicted: float | None = 2 / (1 + 1 / median(blocks(context, model=model, kind="speed")))
-        except NotLogged:
-            predicted = None
+        times = if_logged(partial(blocks, context, model=model, kind="speed"))
+        predicted = 2 / (1 + 1 / median(times)) if times else None
         lines.append((f"{model}, short blocks timed from end to end", predicted, whole_blocks(context, model)))
     sentences = [
         "Half of the iterations are pipelined. By the schedule: cycles of the full pipeline, without fill and drain.",
@@ -237,10 +214,7 @@ def hybrid_bound(context: Context) -> Drawn:
 @drawing(PAPER, "text_memory_vs_pipedream")
 def memory_vs_pipedream(context: Context) -> Drawn:
     """The memory that weight stashing would add for VGG-16, in several readings."""
-    try:
-        sizes = megabytes(context)
-    except NotLogged:
-        sizes = {}
+    sizes = if_logged(lambda: megabytes(context)) or {}
     rows: list[Row] = []
     for line in context.result.reported:
         data = f"{line['dataset']}, minibatch {line['batch']}"
@@ -262,13 +236,13 @@ def memory_vs_pipedream(context: Context) -> Drawn:
         "VGG-16 with its original 4096-wide classifier, one register pair after layer 2. The first reading was chosen "
         "among these because it comes near the printed savings."
     ]
-    return Drawn(table(rows, cols, context.result.caption, sentences, rule_by="VGG-16 on"))
+    return Drawn.tabled(context, rows, cols, sentences, rule_by="VGG-16 on")
 
 
 @drawing(PAPER, "text_vs_gpipe_speedup")
 def vs_gpipe(context: Context) -> Drawn:
     """Speedups on two workers, measured and by the schedules; and GPipe's idle shares."""
-    each = microbatches_of(context, "schedule")
+    each = context.values("microbatches", kind="schedule")
     reported = context.result.reported
     lines: list[tuple[str, Any, Any]] = [
         (
@@ -332,4 +306,4 @@ def potential_speedup(context: Context) -> Drawn:
     sentences = [
         "Stages take one cycle each; the last forward and the first backward share one. Over one accelerator alone."
     ]
-    return Drawn(table(rows, cols, context.result.caption, sentences))
+    return Drawn.tabled(context, rows, cols, sentences)
