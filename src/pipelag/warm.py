@@ -171,15 +171,20 @@ class Server:
         if not stays and not self.computes:  # a workflow that only draws never comes here
             load(COMPUTING)
             self.computes = True
+        text = json.dumps(request).encode() + b"\n"
         fork = self.waiting.pop() if stays and self.waiting else None
         if fork is not None:
             self.watch.unregister(fork.control)
-        else:
+            try:
+                send(fork.control, text, streams)
+            except OSError:  # it was killed a moment ago
+                self.end(fork)
+                fork = None
+        if fork is None:
             fork = self.fork(client, streams)
+            with suppress(OSError):  # if it is killed at once, `done` tells the client
+                send(fork.control, text, streams)
         fork.client = client
-        text = json.dumps(request).encode() + b"\n"
-        sent = socket.send_fds(fork.control, [text], streams)
-        fork.control.sendall(text[sent:])
         for stream in streams:
             os.close(stream)
 
@@ -242,6 +247,12 @@ class Server:
             work(theirs)
         theirs.close()
         return Fork(child, ours)
+
+
+def send(to: socket.socket, text: bytes, streams: Sequence[int]) -> None:
+    """Send a request, and its file descriptors with its first byte."""
+    sent = socket.send_fds(to, [text], streams)
+    to.sendall(text[sent:])
 
 
 def receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:

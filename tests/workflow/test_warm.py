@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipelag.job import PARENT
@@ -106,6 +107,23 @@ def test_a_fork_that_draws_stays_and_draws_the_same(warm: WarmProcess, tmp_path:
     os.kill(fork, signal.SIGKILL)
     wait_for(lambda: fork not in forks(warm))
     assert job("result", "stale_weights", "figure_2", folder=tmp_path / "one").returncode == 0
+
+
+def test_a_fork_that_is_killed_while_its_next_request_comes_is_replaced(warm: WarmProcess, tmp_path: Path) -> None:
+    """A machine without memory kills one that waits: the warm process may see the request before the end."""
+    assert job("result", "nothing", "nothing").returncode == 2
+    assert warm.process is not None
+    os.kill(warm.process.pid, signal.SIGSTOP)
+    try:
+        client = subprocess.Popen([*JOB, "result", "nothing", "nothing"], stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: caught(client.pid))  # it has connected
+        for fork in forks(warm):
+            os.kill(fork, signal.SIGKILL)
+            wait_for(lambda fork=fork: psutil.Process(fork).status() == psutil.STATUS_ZOMBIE)
+    finally:
+        os.kill(warm.process.pid, signal.SIGCONT)
+    assert "unknown paper 'nothing'" in client.communicate(timeout=60)[1]
+    assert client.returncode == 2 and warm.process.poll() is None
 
 
 def test_a_fork_works_in_the_clients_folder_and_environment(warm: WarmProcess, tmp_path: Path) -> None:
