@@ -72,7 +72,7 @@ def end_with_parent() -> None:
 def leave_with_parent() -> None:
     """End this process with the launcher, also if the launcher died before this call.
 
-    Linux does so. On other systems a thread looks every second, until `execv` replaces this process.
+    Linux does so at once. On other systems a thread looks for the launcher, often: its folder may be taken over soon.
     """
     parent = os.environ.get(PARENT, str(os.getppid()))
     end_with_parent()
@@ -87,7 +87,7 @@ def leave_with_parent() -> None:
 def leave_without(parent: str) -> None:
     """End this process when its parent is no longer that one."""
     while str(os.getppid()) == parent:
-        time.sleep(1.0)
+        time.sleep(0.05)
     os._exit(1)
 
 
