@@ -3,14 +3,15 @@ SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Locks are for the oldest Python that pyproject.toml allows, whichever runs here; 3.11 means 3.11.0.
-COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+# Locks are for the oldest Python that pyproject.toml allows, whichever runs here; 3.11 means 3.11.0. They are for every
+# system (markers name those that need a package), with one version of each package for all of them.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 .PHONY: help bench show env reproduce test picture headline docs gpu-check lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
-	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' Makefile
 
 show: $(STAMP) ## make the environment and the site of the published results (prints first what it downloads)
 	$(BIN)/snakemake --cores all --config scale=published

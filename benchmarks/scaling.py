@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import sys
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
@@ -58,7 +59,8 @@ def partition_case(servers: int, each: int, layers: int) -> Cost:
 
 def resident() -> float:
     """The peak memory of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    unit = 1.0 if sys.platform == "darwin" else 1024.0  # macOS counts bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def series(title: str, unit: str, case: Callable[..., Cost], sizes: Sequence[tuple[Any, ...]]) -> None:

@@ -19,6 +19,8 @@ from collections import defaultdict
 from contextlib import nullcontext
 from pathlib import Path
 
+from pipelag.cores import allowed
+
 ROOT = Path(__file__).resolve().parents[1]
 RUN, DRAWN = ("run",), ("table", "figure", "page")
 
@@ -46,7 +48,7 @@ def trained(clone: Path, outputs: list[Path]) -> float:
 
 def timed(clone: Path, name: str, *words: str) -> float:
     """Call Snakemake, and print how long it took and on what; returns the seconds by the clock."""
-    since, cores = time.time(), len(os.sched_getaffinity(0))
+    since, cores = time.time(), len(allowed())
     begin = time.perf_counter()
     command = [sys.executable, "-m", "snakemake", "--cores", "all", *words]
     done = subprocess.run(command, cwd=clone, capture_output=True, text=True, env=environment(clone))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from pipelag.experiments import load_paper
 from tests.reproduced import REPRODUCED
@@ -16,6 +18,13 @@ from tests.reproduced import REPRODUCED
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CITED = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+LOCKS = (ROOT / "requirements.lock", *sorted((ROOT / "workflow/envs").glob("*.lock")))
+SYSTEMS = {
+    "x86-64 Linux": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
+    "Arm Linux": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "aarch64"},
+    "macOS": {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"},
+}
+LINUX_ONLY = ("nvidia-", "cuda-", "triton")  # beginnings of names; their wheels are for no other system of the three
 
 
 def parsed(name: str) -> Any:
@@ -76,6 +85,56 @@ def test_every_extra_is_bounded_and_told_of() -> None:
             match = re.fullmatch(r"([\w-]+)(\[\w+\])?(>=[\d.]+(,<[\d.]+)?)?", written)
             assert match and (match[3] or match[1].startswith("types-")), written
             assert bounds.setdefault(match[1], match[3]) == match[3], written
+
+
+def locked(lock: Path, system: dict[str, str], python: str = "3.11") -> dict[str, str]:
+    """The versions that a lock installs on a system, by name."""
+    here = {**system, "python_version": python, "python_full_version": f"{python}.0", "os_name": "posix"}
+    wanted = [Requirement(line.rstrip("\\ \n")) for line in lock.read_text().splitlines() if line[:1].strip(" #")]
+    chosen = [each for each in wanted if each.marker is None or each.marker.evaluate(here)]
+    assert len({each.name for each in chosen}) == len(chosen), "two versions of one package"
+    return {each.name: str(each.specifier) for each in chosen}
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_the_lock_installs_on_each_system_what_it_has_there(python: str) -> None:
+    """CUDA's packages are asked for by Linux alone, and all others are of one version everywhere."""
+    x86, arm, mac = (locked(LOCKS[0], system, python) for system in SYSTEMS.values())
+    assert arm == x86 and {name for name in x86 if name.startswith(LINUX_ONLY)} >= {"nvidia-cudnn-cu13", "triton"}
+    assert not [name for name in mac if name.startswith(LINUX_ONLY)]
+    others = {name for name in x86 if not name.startswith(LINUX_ONLY)}
+    assert others - {*mac} <= {"greenlet"}  # of sqlalchemy, which wants it on these processors only
+    assert {name: mac[name] for name in others & {*mac}} == {name: x86[name] for name in others & {*mac}}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_a_locked_package_needs_on_a_system_is_locked_for_it(system: str) -> None:
+    """Such as appnope, which ipykernel needs on a Mac alone. It is read from the packages that are installed here."""
+    versions = locked(LOCKS[0], SYSTEMS[system])
+    there = {re.sub(r"[-_.]+", "-", each.name).lower(): each for each in metadata.distributions() if each.name}
+    looked_at = 0
+    for name in (name for name in versions if name in there and versions[name] == f"=={there[name].version}"):
+        for needed in map(Requirement, there[name].requires or ()):
+            here = {**SYSTEMS[system], "python_version": "3.11", "python_full_version": "3.11.0", "extra": ""}
+            if needed.marker is None or needed.marker.evaluate(here):
+                looked_at += 1
+                assert re.sub(r"[-_.]+", "-", needed.name).lower() in versions, f"{name} needs {needed}"
+    assert looked_at > 50
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_locked_packages_have_hashes_and_name_no_address(lock: Path) -> None:
+    text = lock.read_text()
+    packages = re.split(r"\n(?=[^ #])", text)
+    assert all(re.search(r"\\\n +--hash=sha256:[0-9a-f]{64}", each) for each in packages if each[:1] != "#")
+    assert "://" not in text and "--index" not in text and "--find-links" not in text
+
+
+def test_new_locks_are_written_for_every_system() -> None:
+    (recipe,) = re.findall(r"^COMPILE := .*$", (ROOT / "Makefile").read_text(), re.M)
+    assert {"--universal", "--fork-strategy fewest", "--generate-hashes"} == {
+        each for each in ("--universal", "--fork-strategy fewest", "--generate-hashes") if each in recipe
+    }
 
 
 def test_ci_and_hooks_call_what_is_there() -> None:

@@ -14,7 +14,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 def machine_memory() -> int:
     """The bytes of memory in this machine; 2^63 if the system does not tell."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 2**63
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):  # there is no such call, or no such name
+        return 2**63
 
 
 def keep_freed_memory() -> None:

@@ -16,6 +16,7 @@ import signal
 import socket
 import stat
 import sys
+import time
 from contextlib import suppress
 
 PARENT = "PIPELAG_PARENT"  # environment variable: tells started processes the id of the one that starts them
@@ -69,11 +70,25 @@ def end_with_parent() -> None:
 
 
 def leave_with_parent() -> None:
-    """End this process with the launcher, also if the launcher died before this call."""
-    if sys.platform == "linux":
-        end_with_parent()
-        if os.environ.get(PARENT, str(os.getppid())) != str(os.getppid()):  # the launcher is dead already
-            os._exit(1)
+    """End this process with the launcher, also if the launcher died before this call.
+
+    Linux does so at once. On other systems a thread looks for the launcher, often: its folder may be taken over soon.
+    """
+    parent = os.environ.get(PARENT, str(os.getppid()))
+    end_with_parent()
+    if sys.platform != "linux":
+        import threading
+
+        threading.Thread(target=leave_without, args=(parent,), daemon=True).start()
+    elif str(os.getppid()) != parent:  # the launcher is dead already
+        os._exit(1)
+
+
+def leave_without(parent: str) -> None:
+    """End this process when its parent is no longer that one."""
+    while str(os.getppid()) == parent:
+        time.sleep(0.05)
+    os._exit(1)
 
 
 def open_streams() -> None:

@@ -139,7 +139,7 @@ def test_a_finished_run_where_nothing_can_be_written_is_told_again(
 
 def test_a_run_takes_the_cores_that_it_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not all of the machine's, of which a cluster gives a job only some."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 7})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 7}, raising=False)
     assert main(["run", "--spec", '{"kind": "count", "model": {"name": "resnet20"}}', "--out", str(tmp_path)]) == 0
     assert json.loads((tmp_path / "environment.json").read_text())["threads"] == 3
 
@@ -165,6 +165,8 @@ def test_letters_that_the_locale_lacks_end_no_command(
     ],
 )
 def test_output_that_cannot_be_written_is_told_once(output: str, status: int, sentence: str, word: str) -> None:
+    if output == "full" and not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
     reading, writing = os.pipe()
     os.close(reading)
     with open("/dev/full" if output == "full" else writing, "wb") as stdout:

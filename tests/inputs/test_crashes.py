@@ -31,6 +31,7 @@ from tests.inputs.sizes import FACTOR
 from tests.workflow.test_warm import JOB, ROOT, forks, wait_for
 
 pytestmark = [  # forks of the warm process: real processes, killed for real
+    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there is no warm process"),
     pytest.mark.real,
     pytest.mark.timeout(2400 * FACTOR),
 ]

@@ -151,6 +151,7 @@ def ports() -> int:
     return len(psutil.Process().net_connections("inet"))
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there is no warm process")
 @pytest.mark.real
 def test_real_trainings_leave_no_process_port_folder_or_file(
     tmp_path: Path, warm: WarmProcess, monkeypatch: pytest.MonkeyPatch

@@ -92,6 +92,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there is no warm process")
 @pytest.mark.real
 @pytest.mark.parametrize("after", [0.0, 0.4])
 def test_killed_and_resumed_equals_unbroken_bit_for_bit(

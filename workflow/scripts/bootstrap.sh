@@ -21,15 +21,18 @@ if [ -z "$python" ]; then
   exit 1
 fi
 
-exec 9>"$venv.lock"
-if command -v flock >/dev/null; then flock 9; fi
+exec 9>"$venv.lock" # another make waits here; by Python, as macOS has no flock, and without locks on the disk it goes on
+"$python" -c "import fcntl; fcntl.flock(9, fcntl.LOCK_EX)" 2>/dev/null || true
 made_from=(requirements.lock pyproject.toml "$envs"/{uv,fairseq-build,fairseq}.lock) # as the Makefile has it
 if [ -f "$venv/.installed" ] && [ -z "$(find "${made_from[@]}" -newer "$venv/.installed")" ]; then
   exit 0 # another make, which was waited for above, has just made it
 fi
 
+[ -n "${PIPELAG_TORCH_INDEX:-}" ] || "$python" "$(dirname "$0")/supported.py"
 if [ -n "${PIPELAG_TORCH_INDEX:-}" ]; then
   echo "making $venv with $("$python" --version): torch from \$PIPELAG_TORCH_INDEX; everything else takes about 0.7 GB on disk"
+elif [[ $OSTYPE == darwin* ]]; then
+  echo "making $venv with $("$python" --version): about 0.4 GB to download and 1.3 GB on disk"
 else
   echo "making $venv with $("$python" --version): torch with CUDA, about 3 GB to download and 6.5 GB on disk"
 fi
@@ -51,7 +54,8 @@ if [ -n "${PIPELAG_TORCH_INDEX:-}" ]; then
   trap 'rm -f "$rest"' EXIT
   awk '/^[^ #]/ { cuda = /^(torch|torchvision|triton|nvidia-.*|cuda-.*)==/ } !cuda' requirements.lock > "$rest"
   install --require-hashes --no-deps -r "$rest"
-  mapfile -t torch < <(grep -oE '^torch(vision)?==[^ ]+' requirements.lock)
+  torch=()
+  while read -r each; do torch+=("$each"); done < <(grep -oE '^torch(vision)?==[^ ]+' requirements.lock) # bash 3.2
   if ! install --no-deps --default-index "$PIPELAG_TORCH_INDEX" "${torch[@]}"; then
     echo "\$PIPELAG_TORCH_INDEX has no ${torch[*]} for this Python: name an index that has both, or unset it to install PyPI's with CUDA" >&2
     exit 1

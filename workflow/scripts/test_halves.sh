@@ -2,7 +2,7 @@
 # Run all tests, in two halves of about equal length side by side, as most tests keep only one core busy. `make test`
 # and CI call it; its arguments go to pytest. The second half's output is in half.log, and is printed at the end.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit
 python=${PYTHON:-.venv/bin/python}
 second=(tests/{results,experiments,report,theory,partitioner,models,simulate,stage,methods,timing,schedules})
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -302,13 +303,26 @@ def device_title(device: str) -> str:
         import torch
 
         return torch.cuda.get_device_name(torch.device(device))
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return f"{model} ({os.cpu_count()} cores)"
+    return f"{processor()} ({os.cpu_count()} cores)"
+
+
+def processor() -> str:
+    """The processor's name. Linux has a file with it, but on Arm only lscpu knows the name; macOS has sysctl."""
+    sources = (
+        Path("/proc/cpuinfo").read_text,
+        partial(_answer, "lscpu"),
+        partial(_answer, "sysctl", "machdep.cpu.brand_string"),
+    )
+    for source in sources:
+        with suppress(OSError):
+            if named := re.search(r"^(?:model name|machdep.cpu.brand_string)\s*:\s*(\w.*)$", source(), re.M | re.I):
+                return named[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _answer(*words: str) -> str:
+    environment = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment).stdout
 
 
 def _version(name: str) -> str | None:
