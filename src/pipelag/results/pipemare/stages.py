@@ -14,7 +14,7 @@ from pipelag.report.frames import Axis, Lines
 from pipelag.results import colours, titles
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, exact, extent, listing, ordered, sized, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, exact, extent, gaps, listing, ordered, sized, trend
 from pipelag.results.pipemare.costs import BYTES, amortised, goal, layers_of, memory, missed, pipelines
 from pipelag.results.pipemare.quality import (
     BLEU,
@@ -241,20 +241,37 @@ def memory_constant(context: Context) -> Finding:
     return exact(holds, ", ".join(texts))
 
 
-def falls(context: Context, method: str) -> Finding:
-    """Judge whether a method's best accuracy falls at every step to more stages."""
+def trained_over_several(context: Context) -> list[Trained]:
+    """`trained_stages`, of which there are two or more."""
     trained = trained_stages(context)
     if len({each.stages for each in trained}) < 2:
-        raise NotLogged(f"{method} is trained with one number of stages only")
+        raise NotLogged("only one number of stages is trained")
+    return trained
+
+
+def falls(context: Context, method: str) -> Finding:
+    """Judge whether a method's best score falls at every step to more stages."""
+    trained = trained_over_several(context)
     holds, steps = ordered([best(context, arm=method, setup=each.setup) for each in trained])
     texts = [f"P = {each.stages}: {outcomes(context, arm=method, setup=each.setup)}" for each in trained]
     _, ends = ordered([final(context, arm=method, setup=each.setup) for each in trained])
     text = f"{method} at {', '.join(texts)}; steps of {steps}, at the last evaluation {ends}"
-    return trend(context, holds, text, SEEDS, task="images")
+    return trend(context, holds, text, SEEDS, task=TASK[context.name])
 
 
-judge(PAPER, "figure_2", "falls_with_stages_here")(partial(falls, method="PipeMare"))
-judge(PAPER, "figure_2", "stashing_falls_with_stages_here")(partial(falls, method="PipeDream"))
+of_both_figures("falls_with_stages_here")(partial(falls, method="PipeMare"))
+of_both_figures("stashing_falls_with_stages_here")(partial(falls, method="PipeDream"))
+
+
+@judge(PAPER, "figure_3", "loses_less_here")
+def loses_less(context: Context) -> Finding:
+    """Holds if PipeMare's best BLEU falls by less than PipeDream's from the fewest stages to the most."""
+    few, *_, many = trained_over_several(context)
+    ends = {m: [best(context, arm=m, setup=each.setup) for each in (few, many)] for m in ("PipeDream", "PipeMare")}
+    less = Difference.of(*(gaps(*scores) for scores in ends.values()))
+    lost = ", ".join(f"{m} by {Difference.of(*scores).text()}" for m, scores in ends.items())
+    text = f"from P = {few.stages} to P = {many.stages} the best BLEU falls: {lost}; PipeMare's by {less.text()} less"
+    return trend(context, less.above(), text, SEEDS, task="translation")
 
 
 def close(context: Context, bound: float, words: str) -> Finding:
