@@ -26,7 +26,7 @@ HEADLINES = {
     "leaderboard": ("figure_1", "figure_2", "figure_3"),
     "stale_weights": ("figure_5a", "figure_5c", "control_curves", "figure_6", "figure_7"),
     "pipedream": ("links", "figure_10", "figure_15"),
-    "pipemare": ("figure_2", "figure_7", "figure_6b"),
+    "pipemare": ("figure_2", "figure_3", "figure_7", "figure_6b"),
     "pipeoptim": ("figure_3a",),
     "spectrain": ("figure_9", "figure_12"),
 }
