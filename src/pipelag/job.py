@@ -8,7 +8,6 @@ socket. Workers end with the process that started them; the functions for that a
 any other of pipelag's.
 """
 
-import array
 import io
 import json
 import os
@@ -107,6 +106,14 @@ def open_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a folder's name or a verdict may have what the locale lacks
 
 
+def send(connection: socket.socket, request: dict[str, object], streams: list[int]) -> None:
+    """Send a request, one line of JSON, and the two file descriptors that go with it."""
+    text = json.dumps(request).encode() + b"\n"
+    sent = socket.send_fds(connection, [text], streams)
+    if text[sent:]:  # even an empty send would fail if the answer has come and the other end is closed
+        connection.sendall(text[sent:])
+
+
 def main(words: list[str]) -> int:
     """Ask the warm process, wait, and exit as the command does; if a signal ended it, by the same signal."""
     open_streams()
@@ -116,9 +123,7 @@ def main(words: list[str]) -> int:
     connection = connected()
     if connection is None:
         os.execv(sys.executable, [*python(), *(words if module else ["-m", "pipelag", *words])])
-    request = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
-    streams = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1, 2]))]
-    text = json.dumps(request).encode() + b"\n"
+    request: dict[str, object] = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
 
     def pass_on(number: int, frame: object) -> None:
         with suppress(OSError):  # the other end is closed: its answer has come already, or it is gone
@@ -126,9 +131,7 @@ def main(words: list[str]) -> int:
 
     code = b""
     with suppress(BrokenPipeError, ConnectionResetError):  # it was killed before it had read the request
-        sent = connection.sendmsg([text], streams)
-        if text[sent:]:  # even an empty send would fail if the answer has come and the other end is closed
-            connection.sendall(text[sent:])
+        send(connection, request, [1, 2])
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(each, pass_on)
         code = connection.recv(1)

@@ -35,7 +35,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipelag.job import PARENT, QUIET, end_with_parent, leave_with_parent, open_streams
+from pipelag.job import PARENT, QUIET, end_with_parent, leave_with_parent, open_streams, send
 
 DRAWING = (  # modules for commands that draw; importing them computes nothing
     "pandas",
@@ -120,9 +120,9 @@ def work(control: socket.socket) -> NoReturn:
 
 def pass_on(process: int, number: int) -> None:
     """Send a signal to a fork's process group; only to the fork if it has not made its group yet."""
-    for send in (os.killpg, os.kill):
+    for kill in (os.killpg, os.kill):
         try:
-            send(process, number)
+            kill(process, number)
             return
         except ProcessLookupError:  # there is no such group yet; or no such process: it has ended
             continue
@@ -171,19 +171,18 @@ class Server:
         if not stays and not self.computes:  # a workflow that only draws never comes here
             load(COMPUTING)
             self.computes = True
-        text = json.dumps(request).encode() + b"\n"
         fork = self.waiting.pop() if stays and self.waiting else None
         if fork is not None:
             self.watch.unregister(fork.control)
             try:
-                send(fork.control, text, streams)
+                send(fork.control, request, streams)
             except OSError:  # it was killed a moment ago
                 self.end(fork)
                 fork = None
         if fork is None:
             fork = self.fork(client, streams)
             with suppress(OSError):  # if it is killed at once, `done` tells the client
-                send(fork.control, text, streams)
+                send(fork.control, request, streams)
         fork.client = client
         for stream in streams:
             os.close(stream)
@@ -247,12 +246,6 @@ class Server:
             work(theirs)
         theirs.close()
         return Fork(child, ours)
-
-
-def send(to: socket.socket, text: bytes, streams: Sequence[int]) -> None:
-    """Send a request, and its file descriptors with its first byte."""
-    sent = socket.send_fds(to, [text], streams)
-    to.sendall(text[sent:])
 
 
 def receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
