@@ -74,6 +74,8 @@ def serving(**files: bytes) -> Iterator[Site]:
             if self.path in site.status or content is None:
                 self.send_error(site.status.get(self.path, 404))
                 return
+            # Before anything is sent: the next connection may be opened as soon as the head of this one has arrived.
+            sent = site.cut_after.pop(0) if site.cut_after else len(content)
             start = int(header.removeprefix("bytes=").rstrip("-")) if header and site.ranges else 0
             if start and start >= len(content):
                 self.send_error(416)
@@ -98,7 +100,7 @@ def serving(**files: bytes) -> Iterator[Site]:
                 site.silent.release()
                 time.sleep(site.silence if body[site.silent_after :] else 0.0)
                 return
-            self.wfile.write(body[: site.cut_after.pop(0)] if site.cut_after else body)
+            self.wfile.write(body[:sent])
 
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
