@@ -29,7 +29,7 @@ from pipelag.errors import PipelagError
 from pipelag.files import dangling, remove_half_written, write_whole
 from pipelag.runs.spec import RunSpec
 
-PRODUCTS = ("model.pt", "trace.json")  # some runs leave these beside the log
+PRODUCTS = ("model.pt", "trace.json", "translations.tsv")  # some runs leave these beside the log
 DESCRIPTIONS = ("config.yaml", "environment.json")  # what was run, and where
 FILES = (*DESCRIPTIONS, "metrics.jsonl", "summary.json", *PRODUCTS)
 GROWING = ("id", "lock", "metrics.jsonl")

@@ -31,6 +31,7 @@ from pipelag.runs.kinds.options import TaskOptions
 from pipelag.runs.objectives import LOSSES, MEASURED, METRICS, Means
 from pipelag.runs.spec import DataSpec, RunSpec
 from pipelag.runs.text_metrics import LanguageTest, TranslationTest, Writer, shared_token_loss, token_loss, word_loss
+from pipelag.runs.translations import Translations
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Task:
 
     data: the data set. batches: its minibatches by number. loss: (output, targets) -> scalar. measure: a model's
     metrics on the test set, `accuracy` and `test_loss` among them. shape: the model's options that follow from the
-    data, such as the number of classes.
+    data, such as the number of classes. translations: of parallel text, what models wrote for it.
     """
 
     data: Dataset | ImageFolders | Corpus | RunningText | LabelledText
@@ -47,6 +48,14 @@ class Task:
     loss: Callable[[Any, Any], torch.Tensor]
     measure: Callable[[nn.Module], dict[str, float]]
     shape: dict[str, Any]
+    translations: Translations | None = None
+
+    def evaluate(self, model: nn.Module, step: int) -> dict[str, float]:
+        """`measure` a model after `step` steps, and keep what it wrote."""
+        measured = self.measure(model)
+        if self.translations is not None:
+            self.translations.keep(step)
+        return measured
 
     def summary(self) -> dict[str, Any]:
         """The entry of a run's summary about its data."""
@@ -193,13 +202,9 @@ def _translation(spec: RunSpec, corpus: Corpus, device: torch.device) -> Task:
         batches, loss = TextBatches(corpus, spec.batch, spec.seed, device), token_loss(smoothing)
     else:
         batches, loss = TokenBatches(corpus, tokens, spec.seed, spec.batch, device), shared_token_loss(smoothing)
-    return Task(
-        corpus,
-        batches,
-        loss,
-        TranslationTest(corpus, device, options.beam, 100, options.lenpen, _writer(spec), options.metrics).measure,
-        {"source_words": len(corpus.source_words), "target_words": len(corpus.target_words)},
-    )
+    test = TranslationTest(corpus, device, options.beam, 100, options.lenpen, _writer(spec), options.metrics)
+    shape = {"source_words": len(corpus.source_words), "target_words": len(corpus.target_words)}
+    return Task(corpus, batches, loss, test.measure, shape, Translations(test))
 
 
 def _writer(spec: RunSpec) -> Writer | None:

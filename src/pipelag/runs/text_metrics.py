@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -137,6 +137,7 @@ class TranslationTest:
     lenpen: see `search`.
     write: what translates; None: `search`.
     metrics: the names of further metrics (`pipelag.runs.objectives`).
+    written: the translations that were measured last.
     """
 
     data: Corpus
@@ -146,6 +147,7 @@ class TranslationTest:
     lenpen: float = 1.0
     write: Writer | None = None
     metrics: Sequence[str] = ()
+    written: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """(source, target in, target out), each int64 (n, longest)."""
@@ -170,7 +172,7 @@ class TranslationTest:
         write, beam = self.write or search, min(self.beam, len(self.data.target_words) - 1)
         right = total = 0
         loss, means = 0.0, Means(self.metrics)
-        written: list[str] = []
+        self.written = []
         for source, target_in, target_out in self:
             scores = model((source, target_in))
             words = target_out != PAD
@@ -182,10 +184,10 @@ class TranslationTest:
             means.add(scores, target_out, words)
             longest = int(source.shape[1] * 2 + 10)
             translations = write(model, source, beam, longest, self.lenpen)
-            written += [self.data.sentence(tokens) for tokens in translations]
+            self.written += [self.data.sentence(tokens) for tokens in translations]
         model.train()
         scorer = BLEU(tokenize="none", force=True)
-        bleu: Any = scorer.corpus_score(written, [list(self.data.references)], n_bootstrap=RESAMPLES)
+        bleu: Any = scorer.corpus_score(self.written, [list(self.data.references)], n_bootstrap=RESAMPLES)
         return {
             "bleu": round(bleu.score, 4),
             "bleu_error": round(bleu._ci / 1.96, 4),

@@ -19,6 +19,7 @@ from pipelag.distributed.launch.torchrun import Lead, everywhere, workers_here
 from pipelag.distributed.record import Record, carried_by
 from pipelag.distributed.training import RealTraining
 from pipelag.errors import PipelagError
+from pipelag.files import write_whole
 from pipelag.runs import optimizers, rates
 from pipelag.runs.folder import RunFolder, environment
 from pipelag.runs.kinds.options import TrainOptions
@@ -55,12 +56,14 @@ def _lead(spec: RunSpec, out: Path, checkpoints: Checkpoints, device: str, threa
     """The run's lead (`everywhere`): open its folder, tell workers at which step to resume, then publish the run."""
     folder = RunFolder(out, spec)
     folder.rewind(0)
-    rows, summary, state, trace = yield {"resume": checkpoints.rewind(evaluations(spec))}
+    rows, summary, state, trace, translations = yield {"resume": checkpoints.rewind(evaluations(spec))}
     for row in rows:
         folder.log(row)
     write_trace(trace, out / "trace.json")
     if spec.asked(TrainOptions).save_model:
         checkpoint.save_whole(state, out / "model.pt")
+    if translations is not None:
+        write_whole(out / "translations.tsv", translations)
     folder.finish(summary, environment(device, threads))
     return summary
 
@@ -110,8 +113,11 @@ def with_ages(row: dict[str, Any], records: dict[int, Record]) -> dict[str, Any]
 
 def _task(
     job: Job, spec: RunSpec, checkpoints: Checkpoints, resume: int
-) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """The work of one worker. Rank 0 returns the log's rows, the summary, the final weights and the trace's rows."""
+) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, torch.Tensor], list[dict[str, Any]], str | None]:
+    """The work of one worker.
+
+    Rank 0 returns the log's rows, the summary, the final weights, the trace's rows and the table of translations.
+    """
     assert spec.optimizer is not None
     task = open_task(spec, job.device)
     model = task.model(spec, job.device)
@@ -136,7 +142,7 @@ def _task(
     model.train()
     records = training.run(task.batches.inputs, task.batches.targets)
     if job.rank:
-        return [], {}, {}, []
+        return [], {}, {}, [], None
     diverged_at = next((step for step, loss in enumerate(training.losses) if not math.isfinite(loss)), None)
     final_state = {name: value.clone() for name, value in model.state_dict().items()}
     rows = list(_evaluated(task, training, checkpoints, resume, spec, rate))
@@ -163,7 +169,8 @@ def _task(
         summary["resumed_at"] = resume  # the workers' records of earlier phases are lost, and the trace begins here
     index = next((index for index, phase in enumerate(records) if phase), 0)
     trace = real_rows(records[index], phases[index].microbatches, TRACED)
-    return rows, summary, {name: value.cpu() for name, value in final_state.items()}, trace
+    translations = None if task.translations is None else task.translations.table()
+    return rows, summary, {name: value.cpu() for name, value in final_state.items()}, trace, translations
 
 
 def _evaluated(
@@ -191,6 +198,6 @@ def _evaluated(
         row = {"step": step, "epoch": round(task.batches.epoch(step), 4), "phase": sum(step > end for end in ends)}
         row |= {"lr": spec.optimizer.lr * rate(step - 1), "seconds": round(training.seconds * step / spec.steps, 3)}
         with computing(training.job.device, in_bf16(spec)):
-            measured = task.measure(model)
+            measured = task.evaluate(model, step)
         yield row | {"loss": sum(training.losses[done:step]) / (step - done)} | measured
         done = step

@@ -17,7 +17,7 @@ from pipelag import checkpoint, methods
 from pipelag.allocator import keep_freed_memory
 from pipelag.data.minibatches import Ahead, Minibatches
 from pipelag.errors import PipelagError
-from pipelag.files import is_watched
+from pipelag.files import is_watched, write_whole
 from pipelag.models.cut import stale_percent
 from pipelag.runs import optimizers, rates
 from pipelag.runs.folder import RunFolder, environment
@@ -156,6 +156,8 @@ def in_turns(
         training.load_state_dict(saved["training"])
         recorder.load_state_dict(saved["recorder"])
         watch.load_state_dict(saved["watch"]) if "watch" in saved else watch.begin()  # older checkpoints have none
+        if task.translations is not None:
+            task.translations.by_step = saved.get("translations", {})
     else:
         folder.rewind(0)
         watch.begin()
@@ -167,7 +169,7 @@ def in_turns(
             "phase": training.phase,
         }
         with computing(device, bf16):
-            measured = task.measure(model)
+            measured = task.evaluate(model, training.done)
         measured = {"lr": spec.optimizer.lr * rate(training.done - 1)} | measured  # type: ignore[union-attr]
         recorder.line(position | measured | watch.row())
 
@@ -175,6 +177,7 @@ def in_turns(
         folder.sync()
         state: dict[str, Any] = {"training": training.state_dict(), "recorder": recorder.state_dict()}
         state |= {"watch": watch.state_dict(), "data": told_of_data(task)}
+        state |= {"translations": task.translations.by_step} if task.translations is not None else {}
         checkpoint.save(state, folder.checkpoint, keep=True, of=spec.id)
 
     diverged_at = yield from advance(training, task.batches, recorder, spec, device, evaluate_now, save)
@@ -197,6 +200,8 @@ def in_turns(
         summary["peak_memory"] = torch.cuda.max_memory_allocated(device)  # bytes
     if spec.asked(TrainOptions).save_model:
         checkpoint.save_whole(model.state_dict(), out / "model.pt")
+    if task.translations is not None:
+        write_whole(out / "translations.tsv", task.translations.table())
     folder.finish(summary, environment(str(device), threads))
     return summary
 
