@@ -103,7 +103,10 @@ def schedule(name: str | Method, *, stages: int, minibatches: int, **options: An
     from pipelag.methods import METHODS, get
     from pipelag.schedules import SCHEDULES
     from pipelag.schedules import schedule as by_name
+    from pipelag.schedules.library import as_python
 
+    stages, minibatches = as_python(stages), as_python(minibatches)
+    options = {key: as_python(value) for key, value in options.items()}
     if isinstance(name, str) and name in SCHEDULES:
         return by_name(name, stages=stages, minibatches=minibatches, **options)
     if isinstance(name, str) and name not in METHODS:

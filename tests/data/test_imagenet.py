@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from PIL import Image
 from torchvision.models import ResNet50_Weights
 from torchvision.transforms import RandomResizedCrop
 
-from pipelag import data
+from pipelag import cores, data
 from pipelag.data import absent
+from pipelag.data.images import imagenet
 from pipelag.data.images.imagenet import FolderBatches, FolderEvaluation, middle_box, random_box
 from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import carry_out
@@ -92,6 +94,21 @@ def one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
             paths.append(path)
     monkeypatch.setenv("PIPELAG_MIRROR", str(tmp_path))
     return paths
+
+
+def test_as_many_threads_decode_as_the_process_has_cores(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a cluster has given it, not the machine's."""
+    made: list[int] = []
+
+    def pool(threads: int) -> ThreadPoolExecutor:
+        made.append(threads)
+        return ThreadPoolExecutor(threads)
+
+    monkeypatch.setattr(imagenet, "ThreadPoolExecutor", pool)
+    for given in (1, 3, 100):
+        monkeypatch.setattr(cores, "count", lambda given=given: given)
+        assert FolderBatches(data.load("imagenet", size=16), 2, seed=3).inputs(0).shape == (2, 3, 16, 16)
+    assert made == [1, 3, 16]
 
 
 def test_every_minibatch_draws_its_own_crops(one_each: list[Path]) -> None:

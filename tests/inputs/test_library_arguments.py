@@ -74,3 +74,18 @@ def test_what_fits_is_taken() -> None:
 
 def test_names_complete_before_they_are_loaded() -> None:
     assert set(pipelag.__all__) <= set(dir(pipelag)) and "timing" in dir(pipelag)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("1f1b", {"stages": np.int64(3), "minibatches": np.int32(8), "microbatches": np.int8(2)}),
+        ("pipemare", {"stages": np.int64(3), "minibatches": np.int32(8), "microbatches": np.int8(2)}),  # of a method
+        ("1f1b_rr", {"stages": 2, "minibatches": 8, "replicas": np.array([2, 1])}),
+        ("1f1b_rr", {"stages": 2, "minibatches": 8, "replicas": [np.int64(2), 1]}),
+    ],
+)
+def test_numbers_of_numpy_make_the_same_schedule(name: str, options: dict[str, Any]) -> None:
+    plain = {key: (2, 1) if key == "replicas" else int(value) for key, value in options.items()}
+    made = pipelag.schedule(name, **options)
+    assert made == pipelag.schedule(name, **plain) and type(made.stages) is int

@@ -40,6 +40,12 @@ def check_counts(stages: Any, minibatches: Any, microbatches: Any) -> None:
         )
 
 
+def as_python(value: Any) -> Any:
+    """NumPy's numbers as Python's, also within sequences, which become tuples; any other value as it is."""
+    value = value.tolist() if type(value).__module__ == "numpy" else value
+    return tuple(map(as_python, value)) if isinstance(value, (list, tuple)) else value
+
+
 def _from_one(count: Any) -> bool:
     return isinstance(count, int) and not isinstance(count, bool) and count >= 1
 

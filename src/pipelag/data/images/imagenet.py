@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from pipelag import cores
 from pipelag.data import USERS_OWN
 from pipelag.data.files.compressed import reason
 from pipelag.data.files.fetch import mirror_folders
@@ -155,7 +156,7 @@ class _Folders:
     def __init__(self, folders: ImageFolders, device: torch.device, channels_last: bool) -> None:
         self.folders, self.device = folders, device
         self.format = torch.channels_last if channels_last else torch.contiguous_format
-        self.threads = ThreadPoolExecutor(max(1, min(16, os.cpu_count() or 1)))
+        self.threads = ThreadPoolExecutor(min(16, cores.count()))
         self.mean = 255 * torch.tensor(MEAN, device=device).view(1, 3, 1, 1)
         self.std = 255 * torch.tensor(STD, device=device).view(1, 3, 1, 1)
 
