@@ -39,7 +39,9 @@ def test_every_file_of_the_package_is_shipped() -> None:
         for path in (ROOT / "src").joinpath(*package.split(".")).glob(pattern)
     }
     data_files = {
-        path for path in (ROOT / "src/pipelag").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
+        path
+        for path in (ROOT / "src/pipelag").rglob("*")
+        if path.suffix != ".py" and "__pycache__" not in path.parts and path.is_file()
     }
     assert data_files - shipped == set() and ROOT / "src/pipelag/py.typed" in shipped
     assert all(

@@ -35,7 +35,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipelag.job import PARENT, QUIET, end_with_parent, leave_with_parent, open_streams, send
+from pipelag.job import PARENT, QUIET, end_with_parent, leave_with_parent, open_streams, python, send
 
 DRAWING = (  # modules for commands that draw; importing them computes nothing
     "pandas",
@@ -142,9 +142,11 @@ class Server:
 
     def __init__(self, path: Path) -> None:
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listening.bind(str(path))
-        os.chmod(path, 0o600)
+        bound = path.with_name("bound")
+        self.listening.bind(str(bound))
+        os.chmod(bound, 0o600)
         self.listening.listen(128)
+        bound.rename(path)  # who sees it can connect; a socket that is bound alone refuses that
         self.watch = selectors.DefaultSelector()
         self.watch.register(self.listening, selectors.EVENT_READ, self.begin)
         self.parent = os.getppid()
@@ -297,12 +299,14 @@ class WarmProcess:
         if self.process is not None or not hasattr(os, "pidfd_open"):
             return
         remove_abandoned()
-        self.folder = tempfile.TemporaryDirectory(prefix=FOLDER)  # readable by its owner alone
+        # Readable by its owner alone. A fork that is being killed may still write there while it is removed; what is
+        # left then, the next workflow removes.
+        self.folder = tempfile.TemporaryDirectory(prefix=FOLDER, ignore_cleanup_errors=True)
         path = Path(self.folder.name, "socket")
         Path(log).parent.mkdir(parents=True, exist_ok=True)
         with open(log, "wb") as text:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pipelag.warm", str(path)],
+                [*python(), "-m", "pipelag.warm", str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=text,
                 stderr=text,

@@ -6,10 +6,12 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import unquote
 
 import pandas as pd
@@ -447,9 +449,11 @@ def test_what_the_config_does_not_say_is_part_of_the_command(
         return unescape(match[1])
 
     assert command() == f"snakemake --cores all {PAPER}_{CURVES}"
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("also", "mine"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
     config = Path("config/config.yaml")
     config.write_text(config.read_text().replace(f"{PAPER}, ", ""))
-    Path("mine.py").write_text("")
     monkeypatch.setenv("PIPELAG_PLUGINS", "mine")
     config_words = f"""--config plugins='["mine"]' papers='["{PAPER}"]'"""
     assert command() == f"snakemake --cores all {config_words} -- {PAPER}_{CURVES}"
@@ -459,7 +463,6 @@ def test_what_the_config_does_not_say_is_part_of_the_command(
     assert f"draw it first: snakemake --cores all {config_words} -- {PAPER}_table_1" in capsys.readouterr().err
     # What is told stands in the place of what the config says, so all of them are.
     config.write_text(config.read_text().replace("plugins: []", "plugins: [also]"))
-    Path("also.py").write_text("")
     monkeypatch.setenv("PIPELAG_PLUGINS", "also,mine")
     assert main(["report", PAPER, "pipedream"]) == 0
     page = unescape(Path(f"figures/quick/{PAPER}/{CURVES}.html").read_text())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import astuple
+from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipelag.errors import PipelagError
@@ -157,6 +158,7 @@ def test_a_schedule_that_deadlocks_is_refused() -> None:
     bandwidth=st.sampled_from([0.3, 1.5, float("inf")]),
     overlap=st.booleans(),
 )
+@example(name="cycle", clock="free", stages=4, microbatches=1, seed=85, bandwidth=0.3, overlap=True)  # 7 in a group
 @settings(max_examples=50)
 def test_the_pace_is_that_of_the_far_future(
     name: str, clock: str, stages: int, microbatches: int, seed: int, bandwidth: float, overlap: bool
@@ -165,7 +167,10 @@ def test_the_pace_is_that_of_the_far_future(
     plan = lambda n: schedule(name, stages=stages, minibatches=n, microbatches=microbatches)  # noqa: E731
     spans = CLOCKS[clock](plan(400), costs, topology).spans
     ends = sorted(span.end for span in spans if span.action.kind == "U" and span.action.stage == 1)
-    pace, later = steady_seconds(plan, costs, topology, clock), (ends[379] - ends[319]) / 60
+    gaps = [after - before for before, after in zip(ends[319:379], ends[320:380], strict=True)]
+    # Where messages wait for each other, minibatches repeat in groups. A mean over part of one is not the pace.
+    group = next((k for k in range(1, 3 * stages) if gaps[k:] == pytest.approx(gaps[:-k])), 1)
+    pace, later = steady_seconds(plan, costs, topology, clock), fmean(gaps[len(gaps) % group :])
     assert later * (1 - 1e-9) <= pace <= later * (1 + NEAR)  # a stage may still be catching up then, not much faster
 
 

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,13 +14,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from pipelag.job import PARENT
 from pipelag.runs.spec import DataSpec, ModelSpec, OptimizerSpec, PhaseSpec, RunSpec
-from pipelag.warm import WarmProcess, pass_on, remove_abandoned
+from pipelag.warm import Server, WarmProcess, pass_on, remove_abandoned
 from tests.ending import ended
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -284,6 +286,54 @@ def test_a_module_in_the_working_directory_hides_none_of_pythons(
     (tmp_path / "types.py").write_text("raise SystemExit('hidden')")
     done = subprocess.run([*JOB, "schedules"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "gpipe" in done.stdout, done.stderr
+
+
+def test_nor_from_the_warm_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "queue.py").write_text("raise SystemExit('hidden')")
+    process = WarmProcess()
+    process.start(tmp_path / "log")
+    try:
+        assert job("schedules", folder=tmp_path).returncode == 0
+        assert process.process is not None and process.process.poll() is None, (tmp_path / "log").read_text()
+    finally:
+        process.stop()
+
+
+def test_its_socket_is_there_once_it_listens_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is refused starts by itself, which takes seconds."""
+    place, seen = tmp_path / "socket", []
+
+    class Watched(socket.socket):
+        def listen(self, *backlog: int) -> None:
+            seen.append(place.exists())
+            super().listen(*backlog)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", Watched)
+        server = Server(place)
+    with server.listening, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(place))
+    server.watch.close()
+    assert seen == [False]
+
+
+def test_a_fork_that_still_writes_while_its_workflow_ends_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, remove = WarmProcess(), os.rmdir
+    process.start(tmp_path / "log")
+    folder = Path(process.folder.name)
+
+    def removed(*path: Any, **how: Any) -> None:
+        (folder / "shapes.1").touch()
+        remove(*path, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", removed)
+        process.stop()
+    assert process.process is None
+    shutil.rmtree(folder)
 
 
 def test_what_matplotlib_keeps_for_a_read_only_home_goes_with_the_warm_process(

@@ -236,6 +236,10 @@ def test_what_draws_a_papers_results_and_what_shows_them(tmp_path: Path, file: s
     shutil.copytree(ROOT / "src/pipelag", package)
     before = drawing_code("pipedream", package), report_code(package)
     assert before == (drawing_code("pipedream"), report_code())
+    caches = package / "report/__pycache__"
+    caches.mkdir(exist_ok=True)
+    (caches / "tables.cpython-311.pyc.140234").write_text("half a module, which another process is writing")
+    assert report_code(package) == before[1]
     (package / file).write_text((package / file).read_text() + "\n")
     after = drawing_code("pipedream", package), report_code(package)
     assert [a != b for a, b in zip(after, before, strict=True)] == [drawn, shown]

@@ -54,7 +54,9 @@ def plugged(paper: str) -> list[Path]:
 
 def report_code(package: Path = PACKAGE) -> str:
     """A hash of what makes the site and the typeset reports: code, templates, styles."""
-    return _sum(path for path in (package / "report").rglob("*") if path.is_file() and path.suffix != ".pyc")
+    # In __pycache__ are files, some under other names for a moment, that a process writes while it imports the package.
+    made = (package / "report").rglob("*")
+    return _sum(path for path in made if "__pycache__" not in path.parts and path.is_file())
 
 
 def _sum(files: Iterable[Path]) -> str:
