@@ -142,9 +142,11 @@ class Server:
 
     def __init__(self, path: Path) -> None:
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listening.bind(str(path))
-        os.chmod(path, 0o600)
+        aside = path.with_name("new")
+        self.listening.bind(str(aside))
+        os.chmod(aside, 0o600)
         self.listening.listen(128)
+        aside.rename(path)  # whoever finds the name can connect
         self.watch = selectors.DefaultSelector()
         self.watch.register(self.listening, selectors.EVENT_READ, self.begin)
         self.parent = os.getppid()

@@ -131,7 +131,7 @@ def hub(folder: Path) -> int:
         command(f"ip link set port{rank} master hub up")
         command(f"tc qdisc add dev port{rank} root {' '.join(queue)}")
         node.stdin.close()
-    codes = watch(nodes)
+    codes = watch(nodes, folder)
     for node in nodes:
         end(node)
     (folder / "ended.json").write_text(json.dumps(codes))
