@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,19 +84,21 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
-def test_a_start_is_not_taken_for_an_earlier_one_of_the_same_store() -> None:
-    store, names = HashStore(), set()
-    for patience in (0.3, 60.0, 60.0):  # the first start breaks off: rank 2 never comes
-        ranks = [0, 1] if patience < 1 else [0, 1, 2]
+def test_a_start_is_not_taken_for_an_earlier_one_of_the_same_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first start breaks off: rank 2 never comes, and time passes once rank 1 has joined."""
+    store, first, names = HashStore(), list[Any](), set()
+    with monkeypatch.context() as patch, ThreadPoolExecutor() as pool:
+        clock = SimpleNamespace(sleep=time.sleep, monotonic=lambda: 60.0 * any(each.done() for each in first[1:]))
+        patch.setattr(torchrun, "time", clock)
+        first += [pool.submit(torchrun.attempt, store, rank, 3, 30.0) for rank in (0, 1)]
+    with pytest.raises(PipelagError, match=r"^rank 2 has not joined rank 0 within 30 s$"):
+        first[0].result()
+    for _ in range(2):
         with ThreadPoolExecutor() as pool:
-            asked = [pool.submit(torchrun.attempt, store, rank, 3, patience) for rank in ranks]
-        if patience < 1:
-            with pytest.raises(PipelagError, match=r"^rank 2 has not joined rank 0 within 0.3 s$"):
-                asked[0].result()
-        else:
-            (name,) = {each.result() for each in asked}
-            names.add(name)
-    assert len(names) == 2
+            asked = [pool.submit(torchrun.attempt, store, rank, 3, 240.0) for rank in (0, 1, 2)]
+        (name,) = {each.result() for each in asked}
+        names.add(name)
+    assert len({first[1].result(), *names}) == 3
 
 
 def test_machines_with_and_without_gpus_are_refused() -> None:
