@@ -207,6 +207,22 @@ def test_two_reports_of_one_worker_at_the_same_time_leave_one_whole(
     assert json.loads((tmp_path / "error-0.json").read_text()) in reports
 
 
+def lingering(job: Job, folder: Path) -> None:
+    """Rank 1 fails while rank 0 is at work on something else."""
+    (folder / f"pid{job.rank}").write_text(str(os.getpid()))
+    job.arrive()
+    if job.rank == 1:
+        raise ArithmeticError("no")
+    time.sleep(600)
+
+
+def test_no_worker_is_at_work_when_its_run_has_failed(tmp_path: Path) -> None:
+    """Nor is a fork of the warm process, where the next run may begin in the same folder."""
+    with pytest.raises(WorkerFailed, match="rank 1 of 2 workers failed: ArithmeticError: no"):
+        launch(lingering, 2, folder=tmp_path)
+    assert not any(alive(int((tmp_path / f"pid{rank}").read_text())) for rank in (0, 1))
+
+
 class Told:
     """A worker whose exit code is known from a second on."""
 

@@ -132,8 +132,7 @@ def hub(folder: Path) -> int:
         command(f"tc qdisc add dev port{rank} root {' '.join(queue)}")
         node.stdin.close()
     codes = watch(nodes, folder)
-    for node in nodes:
-        end(node)
+    end(nodes)
     (folder / "ended.json").write_text(json.dumps(codes))
     return len(codes)
 

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -191,8 +191,7 @@ def run(
                 started.append(start(words, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}))
             return watch(started, folder, meanwhile)
         finally:
-            for process in started:
-                end(process)
+            end(started)
 
 
 def start(words: Sequence[str], more: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -232,11 +231,19 @@ def only_lost_another(folder: Path, rank: int) -> bool:
     return path.exists() and bool(json.loads(path.read_text())["peer_lost"])
 
 
-def end(process: subprocess.Popen[Any]) -> None:
-    """Kill a worker and the processes that it has started; no checkpoint is damaged, as they are written atomically."""
-    if process.poll() is None:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            process.kill()
-    process.wait()
+def end(started: Sequence[subprocess.Popen[Any]]) -> None:
+    """End workers and the processes that they have started; no checkpoint is damaged, as they are written atomically.
+
+    First by SIGTERM: a client of the warm process passes it on, and ends when its fork has. Killed, it would leave the
+    fork at work for a moment, in a folder where the next run may begin.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        until = time.monotonic() + 1.0
+        for process in (each for each in started if each.poll() is None):
+            try:
+                os.killpg(process.pid, number)
+            except (ProcessLookupError, PermissionError):
+                process.send_signal(number)
+        for process in started:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(None if number == signal.SIGKILL else max(0.0, until - time.monotonic()))
