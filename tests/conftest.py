@@ -18,13 +18,19 @@ import pytest
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of numpy, and of processes that tests start, which count cores: before torch
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pipelag.distributed.launch import processes
 from pipelag.warm import WarmProcess
+from tests.inputs.sizes import FACTOR
 
-settings.register_profile("pipelag", deadline=None)  # no test is timed: on a busy machine they would fail
+settings.register_profile(
+    "pipelag",
+    deadline=None,  # no test is timed: on a busy machine they would fail
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=FACTOR == 1,  # the ordinary suite finds the same every day; longer looks are new ones
+)
 settings.load_profile("pipelag")
 
 

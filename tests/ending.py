@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
+
 
 @contextmanager
 def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
@@ -15,3 +17,11 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.wait()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended, and that nobody has waited for yet, does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # perhaps since the line above began
+        return False

@@ -98,20 +98,25 @@ def serving(**files: bytes) -> Iterator[Site]:
                 self.wfile.write(body[: site.silent_after])
                 self.wfile.flush()
                 site.silent.release()
-                time.sleep(site.silence if body[site.silent_after :] else 0.0)
+                over.wait(site.silence if body[site.silent_after :] else 0.0)
                 return
-            self.wfile.write(body[:sent])
+            with suppress(ConnectionError):  # whoever asked for the size alone reads no more
+                self.wfile.write(body[:sent])
 
         def log_message(self, format: str, *args: object) -> None:
             """Quiet."""
 
+    over = threading.Event()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = False  # so that `server_close` waits for all: none speaks in the tests after this one
     site.address = f"http://127.0.0.1:{server.server_address[1]}/"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
         yield site
     finally:
+        over.set()
+        site.trickle = 0.0
         server.shutdown()
         server.server_close()
         thread.join()

@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -31,7 +30,8 @@ from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.stage import flat_step
 from pipelag.stage.phase import Phase
-from tests.ending import ended
+from tests.distributed.test_heartbeat import wait_for
+from tests.ending import alive, ended
 from tests.toy import PARTS, VIRTUAL, Noise, adamw, convolutional, equal, sgd
 
 pytestmark = pytest.mark.real
@@ -155,7 +155,7 @@ def test_data_parallel_replicas_learn_what_as_many_microbatches_do() -> None:
         pipelag.train(convolutional(), Noise(), method="bsp", cuts=(3,), steps=2, executor="real")
 
 
-SLOW = 30  # the minibatch that an asynchronous worker is slow with
+SLOW = 30  # the minibatch with which an asynchronous worker is slow, until the other has had three more
 
 
 def asynchronous(job: Job, steps: int) -> tuple[list[float], list[int], list[int], dict[str, torch.Tensor]]:
@@ -165,8 +165,9 @@ def asynchronous(job: Job, steps: int) -> tuple[list[float], list[int], list[int
 
     def inputs(step: int) -> torch.Tensor:
         taken.append(step)
-        if step == SLOW and job.world == 2:
-            time.sleep(1.0)  # with weights in hand, while the other worker goes on
+        had = job.store.add("had", 1)
+        while step == SLOW and job.world == 2 and job.store.add("had", 0) < had + 3:
+            time.sleep(0.01)  # with weights in hand, while the other worker goes on
         return batches.inputs(step)
 
     phases = [Phase(get("pipedream"), 4, (3,))] * (job.world == 2) + [Phase(get("asp"), steps)]
@@ -354,10 +355,10 @@ def test_a_killed_worker_ends_all_within_ten_seconds(tmp_path: Path, victim: int
         killed = time.monotonic()
         os.kill(everyone[victim], signal.SIGKILL)
         _, errors = process.communicate(timeout=240)
-        assert time.monotonic() - killed < 60  # of which three seconds are given: a busy machine takes its time
+        assert time.monotonic() - killed < 120  # of which three seconds are given: a busy machine takes its time
         assert process.returncode != 0
         assert re.search(rf"rank {victim} of 2 workers failed: it was ended by signal 9 \(SIGKILL\)", errors)
-        assert not any(psutil.pid_exists(pid) for pid in everyone)
+        wait_for(lambda: not any(alive(pid) for pid in everyone))  # the warm process may be about to kill its fork
     finally:
         process.kill()
 
@@ -390,10 +391,7 @@ def test_killing_the_launcher_leaves_no_worker(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         everyone = [int(path.read_text()) for path in pids]
-        deadline = time.monotonic() + 240
-        while any(psutil.pid_exists(pid) for pid in everyone):
-            assert time.monotonic() < deadline, "a worker outlived its launcher"
-            time.sleep(0.1)
+        wait_for(lambda: not any(alive(pid) for pid in everyone))
 
 
 def test_processes_started_by_torchrun_can_join(tmp_path: Path) -> None:
@@ -434,7 +432,7 @@ def blocking(job: Job, cases: list[list[Phase]]) -> list[float]:
         key = (getattr(group, "group_name", ""), min(job.rank, peer), max(job.rank, peer))
         if key not in met:
             job.store.set(f"meet/{key}/{job.rank}", "x")
-            job.store.wait([f"meet/{key}/{peer}"], timedelta(seconds=20))
+            job.store.wait([f"meet/{key}/{peer}"], timedelta(seconds=120))  # in a circle it would never come
             met.add(key)
 
     def first(talk: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,9 +12,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 from torch.distributed import HashStore
 
@@ -43,12 +42,13 @@ RUN: dict[str, Any] = {
 }
 
 
-def free_port() -> int:
-    """Of the loopback interface."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        port: int = asked.getsockname()[1]
-        return port
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A port of the loopback interface, which the system gives to nobody else; a store of torch can listen there."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the store has it
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @contextmanager
@@ -59,13 +59,13 @@ def agents(
 
     forked: all of these processes are forks of the warm one, and begin with torch loaded.
     """
-    where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "test"]
     python, pipelag = (JOB, ["--no-python", *JOB]) if forked else ([sys.executable], ["-m", "pipelag"])
-    words = [*python, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(each), *where]
-    words += ["--max-restarts", str(restarts), "--monitor-interval", "0.1", *pipelag, "run"]
-    words += ["--spec", json.dumps(spec), "--out", "out", "--device", "cpu", "--threads", str(each)]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
+        where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{stack.enter_context(held_port())}"]
+        words = [*python, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", str(each), *where]
+        words += ["--rdzv-id", "test", "--max-restarts", str(restarts), "--monitor-interval", "0.1", *pipelag, "run"]
+        words += ["--spec", json.dumps(spec), "--out", "out", "--device", "cpu", "--threads", str(each)]
         yield [
             stack.enter_context(
                 ended(
@@ -84,19 +84,21 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
-def test_a_start_is_not_taken_for_an_earlier_one_of_the_same_store() -> None:
-    store, names = HashStore(), set()
-    for patience in (0.3, 60.0, 60.0):  # the first start breaks off: rank 2 never comes
-        ranks = [0, 1] if patience < 1 else [0, 1, 2]
+def test_a_start_is_not_taken_for_an_earlier_one_of_the_same_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first start breaks off: rank 2 never comes, and time passes once rank 1 has joined."""
+    store, first, names = HashStore(), list[Any](), set()
+    with monkeypatch.context() as patch, ThreadPoolExecutor() as pool:
+        clock = SimpleNamespace(sleep=time.sleep, monotonic=lambda: 60.0 * any(each.done() for each in first[1:]))
+        patch.setattr(torchrun, "time", clock)
+        first += [pool.submit(torchrun.attempt, store, rank, 3, 30.0) for rank in (0, 1)]
+    with pytest.raises(PipelagError, match=r"^rank 2 has not joined rank 0 within 30 s$"):
+        first[0].result()
+    for _ in range(2):
         with ThreadPoolExecutor() as pool:
-            asked = [pool.submit(torchrun.attempt, store, rank, 3, patience) for rank in ranks]
-        if patience < 1:
-            with pytest.raises(PipelagError, match=r"^rank 2 has not joined rank 0 within 0.3 s$"):
-                asked[0].result()
-        else:
-            (name,) = {each.result() for each in asked}
-            names.add(name)
-    assert len(names) == 2
+            asked = [pool.submit(torchrun.attempt, store, rank, 3, 240.0) for rank in (0, 1, 2)]
+        (name,) = {each.result() for each in asked}
+        names.add(name)
+    assert len({first[1].result(), *names}) == 3
 
 
 def test_machines_with_and_without_gpus_are_refused() -> None:
@@ -122,20 +124,30 @@ def test_two_machines_leave_the_log_of_one(tmp_path: Path) -> None:
     assert sum(text.count("nothing was done") for text in outputs) == 1
 
 
-def test_torchrun_starts_a_broken_run_again_which_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
-    spec = RUN | {"phases": [{"method": "pipedream", "steps": 200, "cuts": [2]}], "evaluate_every": 20}
-    carry_out(RunSpec(**spec), tmp_path / "unbroken", "cpu", 2)
-    sets = tmp_path / "out" / "partial" / "checkpoints"
-    with agents((tmp_path, tmp_path), spec, restarts=1) as started:
-        until = time.monotonic() + 240
-        while not list(sets.glob("step-*40/stage-2-of-2.pt")):
-            assert time.monotonic() < until and all(process.poll() is None for process in started)
-            time.sleep(0.01)
-        (worker,) = psutil.Process(started[1].pid).children()
-        worker.send_signal(signal.SIGKILL)
+KILLING = """
+import os, signal, sys
+
+def look(event, words):
+    if event == "os.rename" and str(words[1]).endswith("step-000000030/stage-2-of-2.pt"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if not os.path.exists("killed"):
+    sys.addaudithook(look)
+"""
+
+
+def test_torchrun_starts_a_broken_run_again_which_goes_on_from_its_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin kills the second worker while it writes its third checkpoint."""
+    carry_out(RunSpec(**RUN), tmp_path / "unbroken", "cpu", 2)
+    (tmp_path / "killing.py").write_text(KILLING)
+    monkeypatch.setenv("PIPELAG_PLUGINS", "killing")
+    with agents((tmp_path, tmp_path), RUN, restarts=1) as started:
         outputs = [process.communicate(timeout=240)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0], "\n".join(outputs)
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["resumed_at"] >= 20
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["resumed_at"] == 20
     assert log_of(tmp_path / "out") == log_of(tmp_path / "unbroken")
 
 

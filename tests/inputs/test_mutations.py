@@ -170,8 +170,6 @@ def right_or_refused(act: Callable[[], Any]) -> Any:
 def looked_at(examples: int) -> Callable[[Any], Any]:
     return settings(
         max_examples=examples * FACTOR,
-        deadline=None,
-        derandomize=FACTOR == 1,  # the ordinary suite finds the same every day; longer looks are new ones
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,9 @@ from pipelag.runs.kinds.theory import read_libsvm
 from pipelag.runs.spec import RunSpec
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.warm import WarmProcess
-from tests.ending import ended
+from tests.ending import alive
 from tests.inputs import dying
-from tests.workflow.test_warm import JOB, ROOT, forks, wait_for
+from tests.workflow.test_warm import JOB, ROOT, wait_for
 
 SPEC: dict[str, Any] = {
     "model": {"name": "alexnet", "options": {"width": 0.06}},
@@ -94,22 +93,17 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there is no warm process")
 @pytest.mark.real
-@pytest.mark.parametrize("after", [0.0, 0.4])
+@pytest.mark.parametrize("touch", [100, 401])
 def test_killed_and_resumed_equals_unbroken_bit_for_bit(
-    tmp_path: Path, after: float, unbroken: Path, warm: WarmProcess, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, touch: int, unbroken: Path, warm: WarmProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is killed is a fork of the warm process; it writes a checkpoint after every step."""
-    broken, before = tmp_path / "broken", set(forks(warm))
+    """A fork of the warm process kills itself at a touch of its folder; it writes a checkpoint after every step."""
+    broken = tmp_path / "broken"
     words = ["run", "--spec", json.dumps(LONG), "--threads", "1", "--device", "cpu", "--out", str(broken)]
-    plugin = {"PIPELAG_PLUGINS": dying.__name__, dying.VARIABLE: json.dumps({"folder": str(tmp_path)})}
-    process = subprocess.Popen([*JOB, *words], cwd=ROOT, env=os.environ | plugin, stderr=subprocess.DEVNULL)
-    with ended(process):
-        wait_for(lambda: process.poll() is not None or (broken / "partial" / "checkpoint.pt").exists())
-        assert process.poll() is None
-        time.sleep(after)
-        process.kill()  # and its fork with it
-        process.wait()
-    wait_for(lambda: not set(forks(warm)) - before)
+    orders = json.dumps({"folder": str(tmp_path), "who": "launcher", "touch": touch})
+    plugin = {"PIPELAG_PLUGINS": dying.__name__, dying.VARIABLE: orders}
+    killed = subprocess.run([*JOB, *words], cwd=ROOT, env=os.environ | plugin, stderr=subprocess.DEVNULL, check=False)
+    assert killed.returncode == -signal.SIGKILL
     # One of the two checkpoints: killed between two renames, the run has the one before.
     assert not (broken / "summary.json").exists() and list((broken / "partial").glob("checkpoint*.pt"))
     done, step = list[int](), SimulatedTraining.step
@@ -199,20 +193,39 @@ def test_a_real_run_logs_what_the_simulated_one_does(tmp_path: Path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+KILLING = """
+import os, signal, sys
+me = os.environ.get("RANK", "launcher")
+with open("pid-" + me, "w") as file:
+    file.write(str(os.getpid()))
+
+def look(event, words):
+    if event == "os.rename" and str(words[1]).endswith("step-000000040/stage-1-of-2.pt"):
+        with open("pid-launcher") as file:
+            os.kill(int(file.read()), signal.SIGKILL)
+
+if me == "0":
+    sys.addaudithook(look)
+"""
+
+
 @pytest.mark.real
 def test_a_real_run_that_was_killed_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """A plugin kills the launcher while its workers write a checkpoint; they end with it."""
     two = [{"method": "pipedream", "steps": 120, "cuts": [3]}, {"method": "bsp", "steps": 40}]
     spec = SPEC | {"phases": two, "executor": "real", "workers": 2}
     command = [sys.executable, "-m", "pipelag", "run", "--spec", json.dumps(spec), "--threads", "2", "--device", "cpu"]
     broken, unbroken = tmp_path / "broken", tmp_path / "unbroken"
-    process = subprocess.Popen([*command, "--out", str(broken)], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 240  # starting up is not what is tested, and a busy machine is slow at it
-    while len(list(broken.glob("partial/checkpoints/*/stage-1-of-2.pt"))) < 4:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (broken / "summary.json").exists()
+    (tmp_path / "killing.py").write_text(KILLING)
+    killed = subprocess.run(
+        [*command, "--out", str(broken)],
+        cwd=tmp_path,
+        env=os.environ | {"PIPELAG_PLUGINS": "killing"},
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL and not (broken / "summary.json").exists()
+    wait_for(lambda: not any(alive(int(path.read_text())) for path in tmp_path.glob("pid-?")))
     for out in (broken, unbroken):
         assert run(out, **spec) == 0
     assert lines(broken) == lines(unbroken) and len(lines(broken)) == 16

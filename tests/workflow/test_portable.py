@@ -87,7 +87,7 @@ def test_two_makes_wait_for_each_other_without_flock(tmp_path: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         words = ["bash", "workflow/scripts/bootstrap.sh", str(tmp_path / "venv")]
         waiting = subprocess.Popen(words, cwd=ROOT, env={"PATH": str(tools)}, stdout=subprocess.PIPE)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         while len(asked_of.read_text().split()) < 2:  # its version, and the lock
             assert time.monotonic() < until and waiting.poll() is None
             time.sleep(0.02)

@@ -22,7 +22,7 @@ import pytest
 from pipelag.job import PARENT
 from pipelag.runs.spec import DataSpec, ModelSpec, OptimizerSpec, PhaseSpec, RunSpec
 from pipelag.warm import Server, WarmProcess, pass_on, remove_abandoned
-from tests.ending import ended
+from tests.ending import alive, ended
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = [sys.executable, "-S", "-I", str(ROOT / "src/pipelag/job.py")]
@@ -67,6 +67,16 @@ def training(folder: Path, process: WarmProcess) -> tuple[subprocess.Popen[str],
     assert client.poll() is None, client.stdout and client.stdout.read()
     (fork,) = set(forks(process)) - before
     return client, fork
+
+
+def test_its_socket_has_its_name_only_once_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that finds the name, and nobody who listens, would start by itself."""
+    place, listen, there = tmp_path / "socket", socket.socket.listen, list[bool]()
+    monkeypatch.setattr(socket.socket, "listen", lambda one, *most: (there.append(place.exists()), listen(one, *most)))
+    server = Server(place)
+    with server.listening, server.watch, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(place))
+    assert there == [False] and [path.name for path in tmp_path.iterdir()] == ["socket"]
 
 
 def test_a_fork_says_and_returns_what_a_process_of_its_own_does(warm: WarmProcess) -> None:
@@ -124,7 +134,7 @@ def test_a_fork_that_is_killed_while_its_next_request_comes_is_replaced(warm: Wa
             wait_for(lambda fork=fork: psutil.Process(fork).status() == psutil.STATUS_ZOMBIE)
     finally:
         os.kill(warm.process.pid, signal.SIGCONT)
-    assert "unknown paper 'nothing'" in client.communicate(timeout=60)[1]
+    assert "unknown paper 'nothing'" in client.communicate(timeout=240)[1]
     assert client.returncode == 2 and warm.process.poll() is None
 
 
@@ -210,7 +220,7 @@ def test_a_signal_that_nobody_reads_any_more_does_not_hide_the_answer(tmp_path: 
             wait_for(lambda: caught(client.pid))
             client.terminate()
             connection.send(bytes([7]))
-            assert client.wait(60) == 7
+            assert client.wait(240) == 7
 
 
 def test_a_warm_process_that_ends_before_it_has_read_a_request_is_one_sentence(tmp_path: Path) -> None:
@@ -223,7 +233,7 @@ def test_a_warm_process_that_ends_before_it_has_read_a_request_is_one_sentence(t
         connection, _ = server.accept()
         wait_for(lambda: caught(client.pid))
         connection.close()  # what has come is unread
-    assert client.communicate(timeout=60)[1].startswith("job.py: the warm process has ended; see its log")
+    assert client.communicate(timeout=240)[1].startswith("job.py: the warm process has ended; see its log")
     assert client.returncode == 1
 
 
@@ -235,14 +245,17 @@ def caught(process: int) -> bool:
 
 
 def real(folder: Path, process: WarmProcess) -> tuple[subprocess.Popen[str], list[int]]:
-    """A training on two real workers under way in forks, and their numbers: the launcher's, then the workers'."""
+    """A training on two real workers under way in forks, and their numbers: the launcher's, then the workers'.
+
+    In the order in which they began, which is that of /proc; numbers begin again with 1 some time.
+    """
     spec = ENDLESS.model_dump() | {"executor": "real", "workers": 2}
     words = ["run", "--spec", json.dumps(spec), "--out", str(folder / "run"), "--device", "cpu", "--threads", "2"]
     before = set(forks(process))
     client = subprocess.Popen([*JOB, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for(lambda: client.poll() is not None or list(folder.glob("run/partial/checkpoints/*")))
     assert client.poll() is None, client.stdout and client.stdout.read()
-    return client, sorted(set(forks(process)) - before)
+    return client, [fork for fork in forks(process) if fork not in before]
 
 
 def test_real_workers_are_forks_and_a_killed_one_is_named(warm: WarmProcess, tmp_path: Path) -> None:
@@ -270,7 +283,7 @@ def test_the_end_of_the_warm_process_ends_its_forks(tmp_path: Path) -> None:
     process.stop()
     text, _ = client.communicate()
     assert client.returncode == 1 and "the warm process has ended" in text
-    wait_for(lambda: not Path(f"/proc/{fork}").exists() or "State:\tZ" in Path(f"/proc/{fork}/status").read_text())
+    wait_for(lambda: not alive(fork))
 
 
 def test_without_a_warm_process_a_job_starts_by_itself(tmp_path: Path) -> None:
@@ -298,24 +311,6 @@ def test_nor_from_the_warm_process(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert process.process is not None and process.process.poll() is None, (tmp_path / "log").read_text()
     finally:
         process.stop()
-
-
-def test_its_socket_is_there_once_it_listens_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that is refused starts by itself, which takes seconds."""
-    place, seen = tmp_path / "socket", []
-
-    class Watched(socket.socket):
-        def listen(self, *backlog: int) -> None:
-            seen.append(place.exists())
-            super().listen(*backlog)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(socket, "socket", Watched)
-        server = Server(place)
-    with server.listening, socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(place))
-    server.watch.close()
-    assert seen == [False]
 
 
 def test_a_fork_that_still_writes_while_its_workflow_ends_is_no_error(
@@ -362,7 +357,7 @@ def test_a_warm_process_ends_with_who_started_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "log")], capture_output=True, text=True, env=environment
     )
-    wait_for(lambda: not Path(f"/proc/{int(done.stdout)}").exists())
+    wait_for(lambda: not alive(int(done.stdout)))
 
 
 def test_folders_of_killed_warm_processes_are_removed_and_no_others(

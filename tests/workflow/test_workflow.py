@@ -374,9 +374,20 @@ def test_the_name_of_a_file_is_no_result(project: Path) -> None:
     assert "unknown result" not in done.stdout + done.stderr
 
 
+WAITING = """
+import sys, time
+from pathlib import Path
+while "snakemake" not in sys.argv[0] and not Path("go").exists():
+    time.sleep(0.05)
+"""
+
+
 def test_a_second_snakemake_at_the_same_time_is_refused(project: Path) -> None:
+    """The first one's job waits for the second's refusal: a plugin, which it imports, sees to that."""
+    (project / "waiting.py").write_text(WAITING)
+    words = ["--forcerun", "figure", "--config", "plugins=[waiting]", "--", "stale_weights_figure_4"]
     first = subprocess.Popen(
-        [sys.executable, "-m", "snakemake", "--cores", "1", "--forcerun", "figure", "--", "stale_weights_figure_4"],
+        [sys.executable, "-m", "snakemake", "--cores", "1", *words],
         cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -387,6 +398,7 @@ def test_a_second_snakemake_at_the_same_time_is_refused(project: Path) -> None:
         second = snakemake(project, "stale_weights_figure_4")
         assert second.returncode != 0 and "Directory cannot be locked" in second.stdout + second.stderr
     finally:
+        (project / "go").touch()
         assert first.wait(timeout=600) == 0
 
 

@@ -104,7 +104,7 @@ def launch(
         hand_over(payload, folder)
         if links is None:
             words = [sys.executable, "-S", "-I", client.__file__, "-m", SELF, str(folder)]
-            codes = processes.run(words, workers, meanwhile)
+            codes = processes.run(words, workers, folder, meanwhile)
         else:
             codes = namespaces.run(folder, workers, threads, links)
         if codes:

@@ -131,9 +131,8 @@ def hub(folder: Path) -> int:
         command(f"ip link set port{rank} master hub up")
         command(f"tc qdisc add dev port{rank} root {' '.join(queue)}")
         node.stdin.close()
-    codes = watch(nodes)
-    for node in nodes:
-        end(node)
+    codes = watch(nodes, folder)
+    end(nodes)
     (folder / "ended.json").write_text(json.dumps(codes))
     return len(codes)
 

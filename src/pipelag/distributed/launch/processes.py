@@ -6,6 +6,7 @@ they hold; it does not restore the caller's signal handlers, and takes half a mi
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +29,7 @@ from pipelag.job import QUIET, be_parent
 
 LOOPBACK = "127.0.0.1"
 GRACE = 3.0  # seconds for the other workers to notice that one has failed
+LONGER = 10  # times that: for the end of the worker that others have lost, which a busy machine may be late to tell
 OURS = "pipelag-workers-"
 
 
@@ -167,13 +169,17 @@ def on_loopback() -> dict[str, str]:
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name, "TP_SOCKET_IFNAME": name}
 
 
-def run(words: Sequence[str], workers: int, meanwhile: Callable[[], None] | None = None) -> dict[int, int]:
+def run(
+    words: Sequence[str], workers: int, folder: Path, meanwhile: Callable[[], None] | None = None
+) -> dict[int, int]:
     """Run a command as each of `workers` ranks; returns the exit codes other than 0 by rank.
 
     When one worker fails, the others have `GRACE` seconds to report what they saw, and are then killed. Killed workers
     have no exit code here.
 
-    meanwhile: called in this process many times a second; an exception from it ends the workers.
+    Args:
+        folder: where the workers leave their reports.
+        meanwhile: called in this process many times a second; an exception from it ends the workers.
     """
     with loopback_store() as port:
         shared = {"WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": str(workers), "MASTER_ADDR": LOOPBACK}
@@ -183,10 +189,9 @@ def run(words: Sequence[str], workers: int, meanwhile: Callable[[], None] | None
         try:
             for rank in range(workers):
                 started.append(start(words, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}))
-            return watch(started, meanwhile)
+            return watch(started, folder, meanwhile)
         finally:
-            for process in started:
-                end(process)
+            end(started)
 
 
 def start(words: Sequence[str], more: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -198,26 +203,47 @@ def start(words: Sequence[str], more: dict[str, str]) -> subprocess.Popen[bytes]
     return subprocess.Popen(words, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
 
 
-def watch(started: Sequence[subprocess.Popen[Any]], meanwhile: Callable[[], None] | None = None) -> dict[int, int]:
-    """Wait until all workers have ended, or for `GRACE` seconds after one failed; returns exit codes but 0 by rank."""
+def watch(
+    started: Sequence[subprocess.Popen[Any]], folder: Path, meanwhile: Callable[[], None] | None = None
+) -> dict[int, int]:
+    """Wait until all workers have ended, or for `GRACE` seconds after one failed; returns exit codes but 0 by rank.
+
+    Where all that failed have only lost another, the one that failed first is still to end, and has longer.
+    """
     failed_at = None
     while True:
         codes = {rank: process.poll() for rank, process in enumerate(started)}
         if failed_at is None and any(codes.values()):
             failed_at = time.monotonic()
-        late = failed_at is not None and time.monotonic() > failed_at + GRACE
+        failed = {rank: code for rank, code in codes.items() if code}
+        grace = LONGER * GRACE if all(only_lost_another(folder, rank) for rank in failed) else GRACE
+        late = failed_at is not None and time.monotonic() > failed_at + grace
         if late or None not in codes.values():
-            return {rank: code for rank, code in codes.items() if code}
+            return failed
         if meanwhile is not None and failed_at is None:
             meanwhile()
         time.sleep(0.05)
 
 
-def end(process: subprocess.Popen[Any]) -> None:
-    """Kill a worker and the processes that it has started; no checkpoint is damaged, as they are written atomically."""
-    if process.poll() is None:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            process.kill()
-    process.wait()
+def only_lost_another(folder: Path, rank: int) -> bool:
+    """Whether a worker that failed has reported no more than the loss of another, or of the store."""
+    path = folder / f"error-{rank}.json"
+    return path.exists() and bool(json.loads(path.read_text())["peer_lost"])
+
+
+def end(started: Sequence[subprocess.Popen[Any]]) -> None:
+    """End workers and the processes that they have started; no checkpoint is damaged, as they are written atomically.
+
+    First by SIGTERM: a client of the warm process passes it on, and ends when its fork has. Killed, it would leave the
+    fork at work for a moment, in a folder where the next run may begin.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        until = time.monotonic() + 1.0
+        for process in (each for each in started if each.poll() is None):
+            try:
+                os.killpg(process.pid, number)
+            except (ProcessLookupError, PermissionError):
+                process.send_signal(number)
+        for process in started:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(None if number == signal.SIGKILL else max(0.0, until - time.monotonic()))
