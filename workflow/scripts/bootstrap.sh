@@ -49,7 +49,7 @@ elif ! command -v "${CXX:-g++}" >/dev/null && ! command -v c++ >/dev/null; then
   echo "there is no C++ compiler (g++), so fairseq is left out, and results that train its network say so; to have it, install a compiler, remove $venv and run make again" >&2
 elif ! { install --require-hashes -r "$envs/fairseq-build.lock" &&
   install --require-hashes --no-deps --no-build-isolation -r "$envs/fairseq.lock"; }; then
-  echo "fairseq could not be built, so it is left out, and results that train its network say so" >&2
+  echo "fairseq could not be built (are Python's headers there, as of python3-dev?), so it is left out, and results that train its network say so" >&2
 fi
 rest=$(mktemp)
 trap 'rm -f "$rest"' EXIT
