@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # system (markers name those that need a package), with one version of each package for all of them.
 COMPILE := $(BIN)/uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
-.PHONY: help bench show env reproduce test picture headline docs gpu-check lint lock clean
+.PHONY: again help bench show env reproduce test picture headline docs gpu-check lint lock clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -49,9 +49,10 @@ lint: $(STAMP) ## run ruff, mypy and snakemake --lint
 	$(BIN)/mypy
 	$(BIN)/snakemake --lint
 
-# The environment is made from the locks, and made again when they or pyproject.toml change. Two `make` at the same time
-# wait for each other.
-$(STAMP): requirements.lock workflow/envs/uv.lock workflow/envs/fairseq-build.lock workflow/envs/fairseq.lock pyproject.toml
+# The environment is made from the locks, and made again when they or pyproject.toml change, or when the system's Python
+# from which it was made has gone. Two `make` at the same time wait for each other.
+MADE_FROM := requirements.lock workflow/envs/uv.lock workflow/envs/fairseq-build.lock workflow/envs/fairseq.lock pyproject.toml
+$(STAMP): $(MADE_FROM) $(if $(wildcard $(STAMP)),$(shell $(BIN)/python -c 'import pip' 2>/dev/null || echo again))
 	@workflow/scripts/bootstrap.sh $(VENV)
 
 lock: $(STAMP) ## write new locks from pyproject.toml and workflow/envs/*.in

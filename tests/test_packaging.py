@@ -98,7 +98,7 @@ def locked(lock: Path, system: dict[str, str], python: str = "3.11") -> dict[str
     return {each.name: str(each.specifier) for each in chosen}
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
 def test_the_lock_installs_on_each_system_what_it_has_there(python: str) -> None:
     """CUDA's packages are asked for by Linux alone, and all others are of one version everywhere."""
     x86, arm, mac = (locked(LOCKS[0], system, python) for system in SYSTEMS.values())

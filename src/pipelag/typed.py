@@ -6,9 +6,10 @@ No torch. One function, `mistake`, puts pydantic's errors into this project's wo
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -279,12 +280,21 @@ def check_keywords(function: Callable[..., Any], first: int, given: Iterable[str
 WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a string", type(None): "null"}
 
 
+def signature_of(function: Callable[..., Any]) -> Signature:
+    """Its signature, also where only type checkers can resolve annotations, which Python 3.14 evaluates on demand."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return signature(function, annotation_format=Format.FORWARDREF)
+    return signature(function)
+
+
 # Cached, as every spec checks its model, data, optimizer and methods.
 
 
 @lru_cache(maxsize=512)
 def _parameters(function: Callable[..., Any]) -> list[Parameter]:
-    return list(signature(function).parameters.values())
+    return list(signature_of(function).parameters.values())
 
 
 @lru_cache(maxsize=512)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,3 +92,23 @@ def test_numbers_of_numpy_make_the_same_schedule(name: str, options: dict[str, A
     plain = {key: (2, 1) if key == "replicas" else int(value) for key, value in options.items()}
     made = pipelag.schedule(name, **options)
     assert made == pipelag.schedule(name, **plain) and type(made.stages) is int
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="such a module ends in a NameError of its own before 3.14")
+def test_annotations_that_only_type_checkers_resolve_need_no_quotes(tmp_path: Path) -> None:
+    """Python evaluates them on demand from 3.14 on; here they are an optimizer's."""
+    (tmp_path / "mine.py").write_text(
+        """if True:
+        import pipelag, torch
+
+        class Mine(torch.optim.SGD):
+            def step(self, closure: Closure | None = None) -> Loss:
+                return super().step(closure)
+
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        batches = [(torch.ones(1, 2), torch.tensor([1]))] * 2
+        pipelag.train(model, batches, cuts=(1,), optimizer=lambda weights: Mine(weights, lr=0.1))
+        """
+    )
+    done = subprocess.run([sys.executable, str(tmp_path / "mine.py")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

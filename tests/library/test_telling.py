@@ -6,9 +6,11 @@ import copy
 import json
 import random
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy
@@ -283,6 +285,20 @@ def test_a_callback_ends_real_workers_at_the_checkpoint_told_of(how: dict[str, A
     stopped = train(on_step=two, checkpoints=tmp_path, **real)
     assert same(stopped, until) and two.seen == [0, 1, 2] and len(stopped.evaluations) == 1
     assert same(train(convolutional(1), checkpoints=tmp_path, **real), train(**how))
+
+
+def test_a_bar_starts_no_process() -> None:
+    """tqdm's lock between processes does where these do not fork, as from Python 3.14 on: it wants to be tracked."""
+    code = """
+        import multiprocessing, torch, pipelag
+        from multiprocessing import resource_tracker
+        multiprocessing.set_start_method("forkserver")
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        pipelag.train(model, [(torch.ones(1, 2), torch.tensor([1]))], cuts=(), steps=1, progress=True)
+        assert resource_tracker._resource_tracker._pid is None
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "1/1" in done.stderr, done.stderr
 
 
 def test_who_puts_something_else_for_standard_error_sees_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:

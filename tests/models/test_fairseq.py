@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
+from typing import Optional
 
 import pytest
 import torch
@@ -126,3 +127,12 @@ def test_fairseq_is_imported_where_typing_io_is_gone() -> None:
     """
     done = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not installed, reason="fairseq is not installed")
+def test_fairseq_knows_an_optional_field_by_its_type() -> None:
+    """By the type's text alone it would not from Python 3.14 on, where `typing.Optional[str]` is `str | None`."""
+    fairseq = adapter.imported()
+    interpret = fairseq.dataclass.utils.interpret_dc_type
+    assert interpret(str | None) is interpret(Optional[str]) is str  # noqa: UP045
+    assert interpret(int | str) == int | str and interpret(list[int]) == list[int]

@@ -71,7 +71,7 @@ def test_the_environment_is_made_by_a_bash_without_mapfile(tmp_path: Path) -> No
 def test_two_makes_wait_for_each_other_without_flock(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("bash", "dirname", "find", "touch"):
+    for name in ("awk", "bash", "dirname", "find", "mktemp", "rm", "touch"):
         (tools / name).symlink_to(str(shutil.which(name)))
     asked_of = tmp_path / "asked"
     asked_of.touch()

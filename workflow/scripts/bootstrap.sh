@@ -7,24 +7,23 @@ set -euo pipefail
 venv=$1
 envs=$(dirname "$0")/../envs
 
+# The locked NumPy and SciPy have no wheels for Python 3.15, and nothing was tried without the global interpreter lock.
+suits='import sys; import sysconfig as s; raise SystemExit(not (3, 11) <= sys.version_info < (3, 15) or bool(s.get_config_var("Py_GIL_DISABLED")))'
 python=""
-for before in "(3, 14)" "(4,)"; do # a newer Python lacks wheels, so it is the last choice
-  for candidate in python3 python3.11 python3.12 python3.13; do
-    [ -n "$python" ] && break
-    if "$candidate" -c "import sys; raise SystemExit(not (3, 11) <= sys.version_info < $before)" 2>/dev/null; then
-      python=$candidate
-    fi
-  done
+for candidate in python3 python3.11 python3.12 python3.13 python3.14; do
+  if [ -z "$python" ] && "$candidate" -c "$suits" 2>/dev/null; then python=$candidate; fi
 done
 if [ -z "$python" ]; then
-  echo "pipelag needs Python 3.11 or newer, but neither python3 nor python3.11 to python3.13 is one: install Python 3.11 to 3.13" >&2
+  here=$(python3 -c 'import sys; print("python3 is", sys.version.split(" (")[0])' 2>/dev/null) || here="there is no python3"
+  echo "pipelag's locked packages are for Python 3.11 to 3.14, not free-threaded, and $here: install one of these, such as python3.13, beside it" >&2
   exit 1
 fi
 
 exec 9>"$venv.lock" # another make waits here; by Python, as macOS has no flock, and without locks on the disk it goes on
 "$python" -c "import fcntl; fcntl.flock(9, fcntl.LOCK_EX)" 2>/dev/null || true
 made_from=(requirements.lock pyproject.toml "$envs"/{uv,fairseq-build,fairseq}.lock) # as the Makefile has it
-if [ -f "$venv/.installed" ] && [ -z "$(find "${made_from[@]}" -newer "$venv/.installed")" ]; then
+if [ -f "$venv/.installed" ] && [ -z "$(find "${made_from[@]}" -newer "$venv/.installed")" ] &&
+  "$venv/bin/python" -c "import pip" 2>/dev/null; then
   exit 0 # another make, which was waited for above, has just made it
 fi
 
@@ -35,6 +34,9 @@ elif [[ $OSTYPE == darwin* ]]; then
   echo "making $venv with $("$python" --version): about 0.4 GB to download and 1.3 GB on disk"
 else
   echo "making $venv with $("$python" --version): torch with CUDA, about 3 GB to download and 6.5 GB on disk"
+fi
+if [ -f "$venv/.installed" ] && [ -f "$venv/pyvenv.cfg" ] && ! "$venv/bin/python" -c "import pip" 2>/dev/null; then
+  rm -rf "$venv" # the Python that it was made from has gone, or is another version since an upgrade of the system
 fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$envs/uv.lock"
@@ -47,11 +49,15 @@ elif ! command -v "${CXX:-g++}" >/dev/null && ! command -v c++ >/dev/null; then
   echo "there is no C++ compiler (g++), so fairseq is left out, and results that train its network say so; to have it, install a compiler, remove $venv and run make again" >&2
 elif ! { install --require-hashes -r "$envs/fairseq-build.lock" &&
   install --require-hashes --no-deps --no-build-isolation -r "$envs/fairseq.lock"; }; then
-  echo "fairseq could not be built, so it is left out, and results that train its network say so" >&2
+  echo "fairseq could not be built (are Python's headers there, as of python3-dev?), so it is left out, and results that train its network say so" >&2
 fi
+rest=$(mktemp)
+trap 'rm -f "$rest"' EXIT
+# immutables, for snakemake, has no wheel for Python 3.14: it is built without its extension, which only makes it faster,
+# as it needs a compiler and Python's headers. Where there is a wheel, that is taken.
+awk '/^[^ #]/ { it = /^immutables==/ } it' requirements.lock > "$rest"
+CC=true install --no-cache --require-hashes --no-deps -r "$rest"
 if [ -n "${PIPELAG_TORCH_INDEX:-}" ]; then
-  rest=$(mktemp)
-  trap 'rm -f "$rest"' EXIT
   awk '/^[^ #]/ { cuda = /^(torch|torchvision|triton|nvidia-.*|cuda-.*)==/ } !cuda' requirements.lock > "$rest"
   install --require-hashes --no-deps -r "$rest"
   torch=()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from inspect import signature
 
 from pipelag.catalogue import GIVEN, HOMES, check_model, function_of
 from pipelag.commands.listing import first_sentence, listed, settings, settings_of
 from pipelag.experiments.names import models
+from pipelag.typed import signature_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -38,4 +38,4 @@ def described(name: str) -> tuple[str, list[str]]:
         function = function_of(f"models.{home}")
         return first_sentence(ast.get_docstring(function)), settings_of(function, GIVEN.get(home, ()))
     build = sys.modules["pipelag.models"].MODELS[name]  # whoever registered it has loaded this
-    return first_sentence(build.__doc__), settings(signature(build))
+    return first_sentence(build.__doc__), settings(signature_of(build))

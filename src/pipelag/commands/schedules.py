@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from inspect import signature
 
 from pipelag.commands.listing import first_sentence, listed, settings
 from pipelag.errors import unknown
 from pipelag.schedules import SCHEDULES
+from pipelag.typed import signature_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +23,8 @@ def main(args: argparse.Namespace) -> int:
     if args.name not in SCHEDULES:
         raise unknown("schedule", args.name, SCHEDULES)
     build = SCHEDULES[args.name]
-    options = settings(signature(build))[2:]  # after stages and minibatches
-    replicas = " --replicas 2,1" if "replicas" in signature(build).parameters else ""
+    options = settings(signature_of(build))[2:]  # after stages and minibatches
+    replicas = " --replicas 2,1" if "replicas" in signature_of(build).parameters else ""
     print(f"{args.name}: {sentence(args.name)}\n  options: {', '.join(options) or 'none'}")
     print(f"  draw it: pipelag timeline {args.name}{replicas} --out {args.name}.svg")
     return 0

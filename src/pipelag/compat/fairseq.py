@@ -6,6 +6,8 @@ It is used by `pipelag.models.fairseq_model` (the whole network, its weights, it
 fairseq and the version of hydra that it pins have dataclasses whose default values are dataclasses. Python 3.11 refuses
 these because they are not hashable; so `imported` gives `object`'s hash to dataclasses without one while both libraries
 are imported. hydra's parser imports `typing.io`, which Python 3.13 no longer has; `imported` provides it meanwhile.
+fairseq knows an optional field by the text of its type, `typing.Optional[str]`, which is `str | None` from Python 3.14
+on; `imported` has it look at the type's arguments.
 
 `make env` builds fairseq before it installs torch, or fairseq's extension would fail to build
 (`workflow/envs/fairseq*.lock`). Without a C++ compiler fairseq is left out. If it is missing,
@@ -24,7 +26,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import wraps
-from types import ModuleType
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType, UnionType
 from typing import Any
 
 from pipelag.errors import PipelagError
@@ -64,10 +68,34 @@ def _as_before() -> Iterator[None]:
         root.setLevel(level)
 
 
+def _know_optional_types() -> None:
+    """Import `fairseq`, which makes parsers of its dataclasses at once, with their types read right."""
+    spec = find_spec("fairseq")
+    if spec is None or spec.loader is None:
+        raise ImportError("No module named 'fairseq'")
+    sys.modules["fairseq"] = fairseq = module_from_spec(spec)
+    try:
+        utils: Any = import_module("fairseq.dataclass.utils")  # needs nothing else of fairseq
+        plain = utils.interpret_dc_type
+
+        def interpret(field: Any) -> Any:
+            present = [each for each in typing.get_args(field) if each is not type(None)]
+            optional = isinstance(field, UnionType) and len(present) == 1
+            return present[0] if optional else plain(field)
+
+        utils.interpret_dc_type = interpret
+        spec.loader.exec_module(fairseq)
+    except BaseException:
+        sys.modules.pop("fairseq", None)  # as a failed import does
+        raise
+
+
 def imported() -> Any:
     """The module `fairseq`, with its models; raises `PipelagError` if it cannot be imported."""
     try:
         with _as_before():
+            if "fairseq" not in sys.modules:
+                _know_optional_types()
             import fairseq
             import fairseq.models.transformer
             import fairseq.sequence_generator  # noqa: F401

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from pipelag.asked import check_folder, whole
+from pipelag.compat.bars import Bar
 from pipelag.errors import PipelagError, noting, shown
 from pipelag.files import folder_for, is_watched
 from pipelag.library.validation import LOSS, Validation
@@ -105,7 +105,7 @@ class Telling:
             self.log = log_in(Path(self.wishes.folder), self.resumed)
         if self.wishes.tensorboard is not None:
             self.writer = self.closing.enter_context(board(Path(self.wishes.tensorboard)))
-        self.bar = self.closing.enter_context(tqdm(total=self.total, unit="step", disable=not self.shows))
+        self.bar = self.closing.enter_context(Bar(total=self.total, unit="step", disable=not self.shows))
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from inspect import Parameter, signature
+from inspect import Parameter
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from pipelag.asked import check_optimizer, check_rate
 from pipelag.errors import PipelagError, unknown
 from pipelag.runs import optimizers
 from pipelag.stage.optimizers import SCHEDULED, OptimizerFactory
-from pipelag.typed import checked
+from pipelag.typed import checked, signature_of
 
 
 def usual(params: Iterable[Any], lr: float = 0.1) -> Optimizer:
@@ -80,7 +80,7 @@ def _like(given: Optimizer, model: nn.Module) -> OptimizerFactory:
         )
     if "step" in vars(given):
         raise PipelagError(SCHEDULED.format(kind.__name__))
-    arguments = list(signature(kind).parameters.values())[1:]
+    arguments = list(signature_of(kind).parameters.values())[1:]
     settings = given.defaults | given.param_groups[0]
     various = (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)
     named = [argument.name for argument in arguments if argument.kind not in various]

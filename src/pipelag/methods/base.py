@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from inspect import signature
 from math import lcm
 from typing import Literal, get_args
 
@@ -19,7 +18,7 @@ from pipelag.methods.reads import Amounts, BackwardReads, ForwardReads, Passes, 
 from pipelag.schedules import Delays, Schedule, lagged, steady_delays
 from pipelag.schedules.library import check_counts
 from pipelag.schedules.replicated import Replicated, check_replicas
-from pipelag.typed import check_keywords
+from pipelag.typed import check_keywords, signature_of
 
 METHODS: dict[str, Method] = {}
 Workers = Literal["stages", "ddp", "server", "torch"]
@@ -133,12 +132,12 @@ class Method:
         return replicated, replicated.rounds
 
     def _splits(self) -> None:
-        if self.update is not None and "microbatches" in signature(self.build).parameters:
+        if self.update is not None and "microbatches" in signature_of(self.build).parameters:
             raise PipelagError(
                 f"method '{self.name}' changes the gradient of a whole minibatch (its `update`), but microbatches may "
                 "each have read different weights; use microbatches=1"
             )
-        if "microbatches" not in signature(self.build).parameters or self.random is not None:
+        if "microbatches" not in signature_of(self.build).parameters or self.random is not None:
             raise PipelagError(
                 f"method '{self.name}' cannot split a minibatch; use microbatches=1, or a method that splits "
                 "minibatches, such as gpipe or pipedream"

@@ -7,7 +7,6 @@ unless the model computes with one as a number.
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ from pipelag.models.steps import Here, Operator, Ref, Step, Traced, constant, ma
 from pipelag.models.symbolic import BACKWARD_HOOKS, refuse_assigned
 from pipelag.models.values import Values, values_of
 from pipelag.tensors import alone
+from pipelag.typed import signature_of
 
 GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled  # torch.export's form of torch.no_grad
 IDLE = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range")  # checks that torch.export has already made
@@ -123,7 +123,7 @@ def exported(
 
 def check_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     """Refuse inputs that the model's forward does not take, and missing inputs that it requires."""
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = signature_of(model.forward).parameters.values()
     known = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     wrong = [name for name in inputs if name not in known]
     if wrong and not any(p.kind is p.VAR_KEYWORD for p in parameters):

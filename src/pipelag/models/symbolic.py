@@ -18,6 +18,7 @@ from pipelag.models.cut import HOOKS
 from pipelag.models.memory import OVERWRITING, PLAIN, assigned_in_place
 from pipelag.models.steps import Ref, Step, Traced, constant, mapped, renamed
 from pipelag.models.values import Values, unchanged_attributes, values_of
+from pipelag.typed import signature_of
 
 BACKWARD_HOOKS = tuple(name for name in HOOKS if "backward" in name)
 
@@ -126,7 +127,7 @@ def _arguments(model: nn.Module, asked: Sequence[str]) -> tuple[set[str], dict[s
 
     asked: arguments with defaults that are inputs as well.
     """
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = signature_of(model.forward).parameters.values()
     if isinstance(model, nn.DataParallel) or hasattr(model, "_orig_mod"):  # the latter: torch.compile's
         raise PipelagError(f"{type(model).__name__} wraps the model; give the model itself")
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):

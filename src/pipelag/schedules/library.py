@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from pipelag.errors import PipelagError, shown, unknown
 from pipelag.schedules.actions import Action, Kind, Schedule
+from pipelag.typed import signature_of
 
 if TYPE_CHECKING:
     from pipelag.schedules.table import Group, Row
@@ -60,9 +60,9 @@ def schedule(name: str, /, *, stages: int, minibatches: int, **options: object) 
         raise unknown("schedule", name, SCHEDULES)
     check_counts(stages, minibatches, options.get("microbatches", 1))
     build = SCHEDULES[name]
-    wrong = next((key for key in options if key not in signature(build).parameters), None)
+    wrong = next((key for key in options if key not in signature_of(build).parameters), None)
     if wrong is not None:
-        raise unknown(f"option of schedule '{name}'", wrong, list(signature(build).parameters)[2:])
+        raise unknown(f"option of schedule '{name}'", wrong, list(signature_of(build).parameters)[2:])
     return build(stages=stages, minibatches=minibatches, **options)
 
 

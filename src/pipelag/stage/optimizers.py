@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from inspect import Parameter, signature
+from inspect import Parameter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +16,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from pipelag.errors import PipelagError, shown
 from pipelag.methods.prediction import AT_HAND, BY_MOMENTUM, BY_NUMBER, prediction_rule
-from pipelag.typed import MOST_RATE
+from pipelag.typed import MOST_RATE, signature_of
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 _MADE: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()  # the groups' settings
@@ -215,7 +215,7 @@ def _check(optimizer: Any, stage_of: Mapping[int, int], frozen: set[int], base: 
     kind = type(optimizer).__name__
     if not isinstance(optimizer, Optimizer):
         raise PipelagError(f"the optimizer's function returns {kind}; it should return a torch.optim.Optimizer")
-    closure = signature(optimizer.step).parameters.get("closure")
+    closure = signature_of(optimizer.step).parameters.get("closure")
     if isinstance(optimizer, torch.optim.LBFGS) or (closure is not None and closure.default is Parameter.empty):
         raise PipelagError(
             f"{kind} computes the loss again within its step, which a pipeline cannot do; use SGD or Adam"

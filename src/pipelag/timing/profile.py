@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from pipelag.allocator import keep_freed_memory
+from pipelag.compat.bars import Bar
 from pipelag.errors import PipelagError, kind_of, noting, shown
 from pipelag.models.cut import layers_of, name_of
 from pipelag.stage.where import shape_of
@@ -84,7 +84,7 @@ def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hid
     whole = nn.ModuleList(layers)
     with unchanged_buffers(whole), _gradients_aside(whole):
         sizes = _sizes(layers, batch)
-        for turn in tqdm(range(warmup + repeats), unit="round", desc="profile", disable=hidden):
+        for turn in Bar(range(warmup + repeats), unit="round", desc="profile", disable=hidden):
             passes: list[tuple[Any, Any]] = []
             value: Any = batch
             for index, layer in enumerate(layers):

@@ -25,8 +25,8 @@ from threading import Thread
 from typing import Any
 
 from filelock import FileLock, Timeout
-from tqdm import tqdm
 
+from pipelag.compat.bars import Bar
 from pipelag.data.files.compressed import strange
 from pipelag.data.files.manifest import Sums
 from pipelag.errors import PipelagError
@@ -168,7 +168,7 @@ def _complete(address: str, part: Path, size: int, pause: float) -> bool:
     Returns whether the file is joined from several pieces.
     """
     joined, source = _size(part) > 0, _Source(address)
-    bar = tqdm(
+    bar = Bar(
         total=size,
         initial=_size(part),
         unit="B",
@@ -248,7 +248,7 @@ def _answer(request: urllib.request.Request) -> http.client.HTTPResponse:
     return answer  # type: ignore[no-any-return]
 
 
-def _continue(source: _Source, file: io.FileIO, size: int, bar: tqdm[Any]) -> str | None:
+def _continue(source: _Source, file: io.FileIO, size: int, bar: Bar) -> str | None:
     """Open one connection and append what it gives. Returns why it ended early; None if it did not."""
     have = file.tell()
     request = _request(source.address)

@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from tqdm import tqdm
 
+from pipelag.compat.bars import Bar
 from pipelag.data.files.archives import members
 from pipelag.data.files.compressed import decompressed, reason, utf8
 from pipelag.data.files.decoded_cache import decoded_once
@@ -175,14 +174,14 @@ def _decoded(files: dict[str, list[tuple[str, str, bytes]]], classes: tuple[str,
     from PIL import Image
 
     quiet, images = not is_watched(), sum(map(len, files.values()))
-    with warnings.catch_warnings(), tqdm(total=images, desc="decoding", unit="image", disable=quiet) as bar:
+    with warnings.catch_warnings(), Bar(total=images, desc="decoding", unit="image", disable=quiet) as bar:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `_room` refuses sizes, in one sentence
         parts = [_decode(sorted(files[part]), classes, bar) for part in ("train", "test")]
     return Decoded(classes, *parts[0], *parts[1])
 
 
 def _decode(
-    files: Sequence[tuple[str, str, bytes]], classes: Sequence[str], bar: tqdm[Any]
+    files: Sequence[tuple[str, str, bytes]], classes: Sequence[str], bar: Bar
 ) -> tuple[torch.Tensor, torch.Tensor]:
     from PIL import Image
 
