@@ -25,6 +25,8 @@ from pipelag.distributed.launch import processes
 from pipelag.warm import WarmProcess
 from tests.inputs.sizes import FACTOR
 
+ROOT = Path(__file__).resolve().parents[1]
+
 settings.register_profile(
     "pipelag",
     deadline=None,  # no test is timed: on a busy machine they would fail
@@ -98,7 +100,9 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcess]:
     """A warm process for the session, in the environment of those tests only that ask for it."""
     process = WarmProcess()
-    process.start(tmp_path_factory.mktemp("warm") / "warm.log")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)  # forks run tests.script, too
+        process.start(tmp_path_factory.mktemp("warm") / "warm.log")
     os.environ.pop("PIPELAG_WARM", None)
     yield process
     process.stop()
