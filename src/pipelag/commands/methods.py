@@ -13,6 +13,7 @@ from pipelag.commands.listing import listed, settings
 from pipelag.errors import PipelagError
 from pipelag.experiments import load_paper, papers
 from pipelag.methods import METHODS, Method, get
+from pipelag.typed import signature_of
 
 HELD = "an older version that the stage keeps (its age is in the delays)"
 MOST_FACTOR = 3  # up to so many microbatches per stage are tried
@@ -68,7 +69,7 @@ def reads(what: object, live: str = "live") -> str:
 
 def microbatches(method: Method, stages: int) -> str:
     """How many microbatches a minibatch may have: any number, 1, or the three smallest numbers that fit."""
-    if "microbatches" not in signature(method.build).parameters or method.random or method.update:
+    if "microbatches" not in signature_of(method.build).parameters or method.random or method.update:
         return "1"
     numbers = fewest(method, stages)
     if numbers == [1, 2, 3]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 import traceback
 from collections.abc import Mapping, Sequence
@@ -259,7 +258,7 @@ def _overwrites(step: Step, module: nn.Module | None) -> bool:
     if step.op == "call_method":
         return step.target.endswith("_") and not step.target.endswith("__")
     try:
-        given: Mapping[str, Any] = inspect.signature(step.target).bind(*step.args, **step.kwargs).arguments
+        given: Mapping[str, Any] = signature_of(step.target).bind(*step.args, **step.kwargs).arguments
     except (TypeError, ValueError):  # a builtin
         given = step.kwargs
     return step.target in OVERWRITING or bool(given.get("inplace")) or step.called.endswith("_")

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from pipelag import checkpoint, methods
 from pipelag.allocator import keep_freed_memory
+from pipelag.compat.bars import Bar
 from pipelag.data.minibatches import Ahead, Minibatches
 from pipelag.errors import PipelagError
 from pipelag.files import is_watched, write_whole
@@ -302,7 +302,7 @@ def advance(
     ahead = Ahead(batches, training.total, device)
     saved_at = tick = time.perf_counter()
     quiet = 10.0 if not is_watched() else 0.1
-    with tqdm(total=training.total, initial=training.done, unit="step", mininterval=quiet, desc=spec.id) as bar:
+    with Bar(total=training.total, initial=training.done, unit="step", mininterval=quiet, desc=spec.id) as bar:
         while training.done < training.total:
             left = time.perf_counter()
             yield
