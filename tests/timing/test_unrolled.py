@@ -63,7 +63,7 @@ def both(monkeypatch: pytest.MonkeyPatch, make: Any) -> tuple[list[dict[str, Any
 def same(counted: list[dict[str, Any]], full: list[dict[str, Any]]) -> None:
     assert len(counted) == len(full)
     for ours, theirs in zip(counted, full, strict=True):
-        times = ("forward_ms", "backward_ms")
+        times = ("forward_ms", "backward_ms", "weight_ms")
         assert {k: v for k, v in ours.items() if k not in times} == {k: v for k, v in theirs.items() if k not in times}
         assert [ours[key] for key in times] == pytest.approx([theirs[key] for key in times], rel=1e-12)
 
@@ -101,7 +101,8 @@ def test_no_long_sequence_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.device("meta"):
         model = models.build("residual_lstm", layers=3, size=16, memory=20, words=50)
         first, second = (roofline(model, torch.empty(4, n, dtype=torch.long), "v100") for n in (100_000, 200_000))
-    assert lengths == [3, 4, 5] * 4  # of three equal layers the first, which reads another layout, and the second
+    # Of three equal layers the first, which reads another layout, and the second; each also without the weights' part.
+    assert lengths == [3, 4, 5] * 8
     for short, long in zip(first.layers[1:-1], second.layers[1:-1], strict=True):
         assert long.forward_ms == pytest.approx(2 * short.forward_ms, rel=1e-3)
         assert long.kept_bytes == pytest.approx(2 * short.kept_bytes, rel=1e-3)
@@ -110,9 +111,9 @@ def test_no_long_sequence_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_does_not_grow_evenly_is_run_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     full = profiled()
 
-    def uneven(call: unrolled.Call, used: Any, clock: Any) -> unrolled.Cost:
+    def uneven(call: unrolled.Call, used: Any, wanted: Any, clock: Any) -> unrolled.Cost:
         lengths.append(call.sequence.shape[1])
-        cost = traced(call, used, clock)
+        cost = traced(call, used, wanted, clock)
         if call.sequence.shape[1] == 4:
             cost.forward[next(iter(cost.forward))] += 1
         return cost

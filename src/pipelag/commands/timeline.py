@@ -33,7 +33,14 @@ OF_SCHEDULES = (
     "transfer",
     "segment",
 )
-KINDS = {"forward": "F", "backward": "B", "recompute": "R", "synchronise": "S", "transfer": "send"}
+KINDS = {
+    "forward": "F",
+    "backward": "B",
+    "recompute": "R",
+    "gradients of weights": "W",
+    "synchronise": "S",
+    "transfer": "send",
+}
 Time = Annotated[float, Field(ge=0, le=1e15)]
 Number = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 

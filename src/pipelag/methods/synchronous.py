@@ -1,4 +1,4 @@
-"""The pipelines without staleness: GPipe and 1F1B with flush, by pipelag's workers or by torch's own schedules.
+"""The pipelines without staleness: GPipe, 1F1B with flush and zero-bubble ones, by pipelag's workers or by torch's.
 
 They differ in speed and memory. All of them learn as plain training with the mean gradient of the microbatches does.
 """
@@ -8,6 +8,8 @@ from dataclasses import replace
 from pipelag.methods.base import Method, register
 from pipelag.schedules.library import gpipe as build_gpipe
 from pipelag.schedules.library import one_f_one_b_flush as build_flush
+from pipelag.schedules.library import zb_h1 as build_zb_h1
+from pipelag.schedules.library import zb_h2 as build_zb_h2
 
 gpipe = register(
     Method(
@@ -24,6 +26,24 @@ flush = register(
         summary="1F1B within a minibatch and a flush at its end (DAPPLE): GPipe's bubble with fewer kept activations",
         source="DAPPLE (arXiv 2007.01045)",
         build=build_flush,
+    )
+)
+
+zb_h1 = register(
+    Method(
+        name="zb_h1",
+        summary="1F1B with flush that computes weights' gradients later (ZB-H1): no staleness, a third of the bubble",
+        source="Zero bubble pipeline parallelism (arXiv 2401.10241), section 2.2",
+        build=build_zb_h1,
+    )
+)
+
+zb_h2 = register(
+    Method(
+        name="zb_h2",
+        summary="zb_h1 with nearly twice as many microbatches under way (ZB-H2): no staleness and hardly any bubble",
+        source="Zero bubble pipeline parallelism (arXiv 2401.10241), section 2.3",
+        build=build_zb_h2,
     )
 )
 

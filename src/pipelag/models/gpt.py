@@ -22,6 +22,7 @@ class GPTLayer:
     """The counts of one layer, for a number of sequences per pass.
 
     forward, backward: floating-point operations of the matrix products.
+    weight_gradient: those of the backward that compute the gradients of the weights.
     kept_bytes: what the backward needs besides the weights and the layer's input, including its output.
     """
 
@@ -29,6 +30,7 @@ class GPTLayer:
     parameters: int
     forward: int
     backward: int
+    weight_gradient: int
     output_bytes: int
     kept_bytes: int
 
@@ -59,7 +61,7 @@ class GPT(Typed):
 
     def _embedding(self, sequences: int, element: int) -> GPTLayer:
         size = sequences * self.context * self.width * element
-        return GPTLayer("embedding", (self.vocabulary + self.context) * self.width, 0, 0, size, size)
+        return GPTLayer("embedding", (self.vocabulary + self.context) * self.width, 0, 0, 0, size, size)
 
     def _attention(self, sequences: int, element: int) -> GPTLayer:
         """norm, fused projection of queries, keys and values, attention, projection, residual sum."""
@@ -71,6 +73,7 @@ class GPT(Typed):
             4 * w * w + 6 * w,
             products + scores,
             2 * products + scores * 5 // 2,  # the fused kernel computes the scores again
+            products,
             words * w * element,
             words * bytes_per_word,
         )
@@ -81,7 +84,7 @@ class GPT(Typed):
         products = 16 * w * w * words
         bytes_per_word = 10 * w * element + 2 * STATISTIC  # norm, 4 before and 4 after the GELU, sum
         return GPTLayer(
-            "hidden", 8 * w * w + 7 * w, products, 2 * products, words * w * element, words * bytes_per_word
+            "hidden", 8 * w * w + 7 * w, products, 2 * products, products, words * w * element, words * bytes_per_word
         )
 
     def _head(self, sequences: int, element: int) -> GPTLayer:
@@ -90,5 +93,11 @@ class GPT(Typed):
         products = 2 * w * self.vocabulary * words
         bytes_per_word = w * element + (2 + self.vocabulary) * STATISTIC
         return GPTLayer(
-            "output", 2 * w + w * self.vocabulary, products, 2 * products, STATISTIC, words * bytes_per_word + STATISTIC
+            "output",
+            2 * w + w * self.vocabulary,
+            products,
+            2 * products,
+            products,
+            STATISTIC,
+            words * bytes_per_word + STATISTIC,
         )

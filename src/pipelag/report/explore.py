@@ -167,7 +167,7 @@ def points_seen(chart: Mapping[str, Any], frame: pd.DataFrame) -> Iterator[str]:
 
 def timeline_seen(frame: pd.DataFrame) -> str:
     """Of a space-time diagram, which may show a stretch of what its frame holds."""
-    passes = {"F": "forward", "B": "backward", "R": "recomputing"}
+    passes = {"F": "forward", "B": "backward", "R": "recomputing", "W": "gradients of weights"}
     counts = [f"{number} {word}" for kind, word in passes.items() if (number := int((frame["kind"] == kind).sum()))]
     batches = f"; {frame['minibatch'].nunique()} minibatches" if "minibatch" in frame else ""
     return (

@@ -12,11 +12,18 @@ Box = tuple[float, float, float, float]  # left, top, width, height
 Outline = list[tuple[float, float]]  # corners
 # Strong for the minibatch that is followed, pale for the others. Forwards are darker than the blue of lines, which is
 # the backwards' green in grey.
-STRONG = {"F": "#00568A", "B": "#009E73", "R": "#E69F00", "S": "#CC79A7", "send": "#7F7F7F"}
-PALE = {"F": "#9FC6E6", "B": "#C4E6DA", "R": "#F8E3B8", "S": "#F0DAE6", "send": "#D9D9D9"}
+STRONG = {"F": "#00568A", "B": "#009E73", "R": "#E69F00", "W": "#A5805F", "S": "#CC79A7", "send": "#7F7F7F"}
+PALE = {"F": "#9FC6E6", "B": "#C4E6DA", "R": "#F8E3B8", "W": "#E6DACF", "S": "#F0DAE6", "send": "#D9D9D9"}
 HIGHEST = 20.0  # inches that all workers' rows take; those of very many workers are lower than usual
 LEAST = 1.0  # points of a number: smaller ones are specks
-NAMES = {"F": "forward", "B": "backward", "R": "recompute", "S": "gradients summed", "send": "transfer"}
+NAMES = {
+    "F": "forward",
+    "B": "backward",
+    "R": "recompute",
+    "W": "gradients of weights",
+    "S": "gradients summed",
+    "send": "transfer",
+}
 
 
 def timeline(

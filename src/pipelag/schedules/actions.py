@@ -13,16 +13,18 @@ from pipelag.errors import PipelagError
 if TYPE_CHECKING:
     from pipelag.schedules.table import Table
 
-Kind = Literal["F", "B", "R", "U", "S"]
+Kind = Literal["F", "B", "R", "W", "U", "S"]
 SUCH_AS = "a pipelag.Schedule, such as pipelag.schedule('1f1b', stages=4, minibatches=8)"
 
 
 class Action(NamedTuple):
     """One cell of a schedule, written `<stage><kind><number>`: `2B5` is stage 2's backward pass of microbatch 5.
 
-    Once per microbatch: F (forward), B (backward), R (recomputation). Once per `Schedule.periods` microbatches, which
-    are those of a minibatch unless stages are replicated: U (weight update), S (synchronisation: the sum of gradients
-    over a stage's replicas). Stages count from 1; microbatches, minibatches and updates from 0.
+    Once per microbatch: F (forward), B (backward), R (recomputation), W (gradients of the weights). The B of a stage
+    that has W actions computes only the gradients of the stage's inputs; that of any other stage computes both. Once
+    per `Schedule.periods` microbatches, which are those of a minibatch unless stages are replicated: U (weight update),
+    S (synchronisation: the sum of gradients over a stage's replicas). Stages count from 1; microbatches, minibatches
+    and updates from 0.
     """
 
     kind: Kind
@@ -106,6 +108,10 @@ class Schedule:
         """Whether a stage is the first of its segment, which keeps its input and recomputes from it."""
         return self.segment < 2 or (stage - 1) % self.segment == 0
 
+    def splits(self, stage: int) -> bool:
+        """Whether a stage computes the gradients of its weights apart from those of its inputs, in W actions."""
+        return ("W", stage) in self.owners
+
     @property
     def length(self) -> int:
         """Clock cycles from the first action to the last. Raises `PipelagError` if the schedule has no clock."""
@@ -128,9 +134,11 @@ class Schedule:
 
 
 def in_flight(actions: Sequence[Action], begins: Kind = "F") -> int:
-    """The largest number of microbatches under way in a worker's actions, from `begins` (F or R) to the backward."""
+    """The largest number of microbatches under way in a worker's actions: from `begins` (F or R) to B, or to W."""
+    split = {action.stage for action in actions if action.kind == "W"}
     now = most = 0
     for action in actions:
-        now += {begins: 1, "B": -1}.get(action.kind, 0)
+        ends: Kind = "W" if action.stage in split else "B"
+        now += {begins: 1, ends: -1}.get(action.kind, 0)
         most = max(most, now)
     return most

@@ -6,7 +6,7 @@ Every worker takes its actions in order, each as soon as its inputs are there.
 from __future__ import annotations
 
 from pipelag.errors import PipelagError, expect
-from pipelag.schedules.actions import SUCH_AS, Action, Schedule
+from pipelag.schedules.actions import SUCH_AS, Action, Kind, Schedule
 
 
 def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
@@ -21,15 +21,18 @@ def inputs_of(action: Action, schedule: Schedule) -> list[Action]:
         below = [Action("B", stage + 1, index)] if stage < schedule.stages else []
         recomputation = Action("R", stage, index)
         return [recomputation if ("R", stage) in schedule.owners else Action("F", stage, index), *below]
+    if kind == "W":
+        return [Action("B", stage, index)]
     if kind in ("S", "U"):
         period = schedule.periods[stage - 1]
-        gradients = [Action("B", stage, m) for m in range(index * period, (index + 1) * period)]
+        last: Kind = "W" if schedule.splits(stage) else "B"
+        gradients = [Action(last, stage, m) for m in range(index * period, (index + 1) * period)]
         if kind == "S":
             return gradients
         before = [Action("U", stage, index - 1)] if index else []
         summing = Action("S", stage, index)
         return gradients + before + [summing] * (("S", stage) in schedule.owners and summing in schedule.places)
-    raise PipelagError(f"the action {action} has an unknown kind; the kinds are F, B, R, S and U")
+    raise PipelagError(f"the action {action} has an unknown kind; the kinds are F, B, R, W, S and U")
 
 
 def check(schedule: Schedule) -> None:
@@ -79,16 +82,22 @@ def _check_complete(schedule: Schedule) -> None:
     """Check that every pass happens once, and every update once on each of its stage's workers."""
     import numpy as np
 
-    from pipelag.schedules.table import KINDS, B, F, U
+    from pipelag.schedules.table import KINDS, B, F, U, W
 
     table, total = schedule.table, schedule.minibatches * schedule.microbatches
     # U and S are performed once by each replica, so the worker belongs to their key.
     keys = np.stack([np.where(table.kinds >= U, table.workers, -1), table.kinds, table.stages, table.numbers])
     order = np.lexsort(keys)
+    for worker, action in schedule if table.tally[:, W].any() else ():
+        if action.kind == "W" and schedule.places.get(action._replace(kind="B"), worker) != worker:
+            raise PipelagError(
+                f"schedule '{schedule.name}' runs {action} on worker {worker}, but its backward, from which it goes "
+                "on, on another; put both on one worker"
+            )
     repeated = order[1:][(keys[:, order[1:]] == keys[:, order[:-1]]).all(axis=0)]
     if len(repeated):
         raise PipelagError(f"schedule '{schedule.name}' performs {table.action(repeated.min())} twice")
-    performed = {kind: table.places(kind, total) >= 0 for kind in (F, B)}
+    performed = {kind: table.places(kind, total) >= 0 for kind in (F, B, W)}
     here = table.kinds == U
     at, numbers = table.stages[here] - 1, table.numbers[here]
     distinct = np.bincount(np.unique(np.stack([at, numbers]), axis=1)[0], minlength=schedule.stages)
@@ -96,6 +105,8 @@ def _check_complete(schedule: Schedule) -> None:
     np.add.at(updating, (at[numbers < total], numbers[numbers < total]), 1)
     for stage, workers in enumerate(schedule.replicas, start=1):
         for kind, there in performed.items():
+            if kind == W and not schedule.splits(stage):
+                continue
             if not there[stage - 1].all():
                 raise PipelagError(
                     f"schedule '{schedule.name}' never performs {stage}{KINDS[kind]}{there[stage - 1].argmin()}"

@@ -100,13 +100,13 @@ def clock_of(schedule: Schedule) -> np.ndarray:
 
 
 def versions(schedule: Schedule) -> dict[Action, int]:
-    """F, B or R action -> the version of its stage's weights that is live when it runs; see `versions_read`."""
+    """F, B, R or W action -> the version of its stage's weights that is live when it runs; see `versions_read`."""
     read = enumerate(versions_read(schedule).tolist())
     return {schedule.table.action(at): version for at, version in read if version >= 0}
 
 
 def versions_read(schedule: Schedule) -> np.ndarray:
-    """[actions]: the version of its stage's weights that is live when each F, B and R runs; -1 for U and S.
+    """[actions]: the version of its stage's weights that is live when each F, B, R and W runs; -1 for U and S.
 
     If the worker that runs a pass also updates its stage, the order of its actions decides. Otherwise (only in a
     schedule with a clock) the clock decides: an update made in one cycle is seen from the next cycle on, since the
@@ -148,12 +148,13 @@ def delays(schedule: Schedule) -> Delays:
         `Delays`: in updates, per stage (`forward`, `backward`) and per microbatch (`forward_lags`, ...).
 
     Raises:
-        PipelagError: the argument is not a schedule; a pass or the updates of a stage are missing; or a schedule
-            without a clock updates a stage on another worker than runs its passes.
+        PipelagError: the argument is not a schedule; a pass or the updates of a stage are missing; an update lies
+            between the two parts of a backward (B and W); or a schedule without a clock updates a stage on another
+            worker than runs its passes.
     """
     import numpy as np
 
-    from pipelag.schedules.table import B, F
+    from pipelag.schedules.table import B, F, W
 
     expect("the schedule", schedule, Schedule, SUCH_AS)
     table, read, periods = schedule.table, versions_read(schedule), schedule.periods
@@ -163,6 +164,13 @@ def delays(schedule: Schedule) -> Delays:
         if (rows < 0).any():
             stage, m = np.argwhere(rows < 0)[0].tolist()
             raise PipelagError(f"schedule '{schedule.name}' never performs {stage + 1}{kind}{m}")
+    apart = np.argwhere((table.places(W, total) >= 0) & (table.places(W, total, read) != backward))
+    if len(apart):
+        stage, m = apart[0].tolist()
+        raise PipelagError(
+            f"schedule '{schedule.name}' updates stage {stage + 1} between {stage + 1}B{m} and {stage + 1}W{m}, which "
+            "belong to one backward and read one version of the weights; put the update before both or after both"
+        )
     lags_and_versions = lags_of(forward, periods), lags_of(backward, periods), tuples(forward), tuples(backward)
     places = replicas_of(schedule)
     if schedule.cycles is None:

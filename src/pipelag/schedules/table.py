@@ -15,8 +15,8 @@ import numpy as np
 from pipelag.errors import PipelagError
 from pipelag.schedules.actions import Action, Kind
 
-KINDS: tuple[Kind, ...] = ("F", "B", "R", "U", "S")  # the code of a kind is its index here
-F, B, R, U, S = range(5)
+KINDS: tuple[Kind, ...] = ("F", "B", "R", "W", "U", "S")  # the code of a kind is its index here; passes come first
+F, B, R, W, U, S = range(6)
 Group = tuple[Kind, int, range, range]  # actions of one kind and stage: their numbers and their places in the row
 
 
@@ -39,7 +39,7 @@ class Row(Sequence[Action]):
             return actions
         unknown = next((action for action in actions if action.kind not in KINDS), None)
         if unknown is not None:
-            raise PipelagError(f"the action {unknown} has an unknown kind; the kinds are F, B, R, S and U")
+            raise PipelagError(f"the action {unknown} has an unknown kind; the kinds are F, B, R, W, S and U")
         kinds = np.fromiter((KINDS.index(action.kind) for action in actions), np.uint8, len(actions))
         stages = np.fromiter((action.stage for action in actions), np.int32, len(actions))
         return cls(kinds, stages, np.fromiter((action.number for action in actions), np.int32, len(actions)))
@@ -117,7 +117,7 @@ def repeated(row: Row, times: int, passes: int) -> Row:
     """The row of one minibatch repeated for `times` minibatches.
 
     Args:
-        passes: what is added to the number of a pass (F, B, R) from one minibatch to the next; S and U get 1 more.
+        passes: what is added to the number of a pass (F, B, R, W) from one minibatch to the next; S and U get 1 more.
     """
     step = np.where(row.kinds >= U, 1, passes).astype(np.int32)
     numbers = (row.numbers + np.arange(times, dtype=np.int32)[:, None] * step).reshape(-1)

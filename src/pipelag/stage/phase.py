@@ -138,6 +138,14 @@ class Phase:
             )
         if self.replicas:
             check_replicas(self.replicas, self.stages, self.steps)
+        if self.recompute and any(
+            kind == "W" for kind, _ in self.method.schedule(self.stages, 1, self.microbatches).owners
+        ):
+            raise PipelagError(
+                f"method '{self.method.name}' keeps a microbatch's activations from its backward on until it computes "
+                "the gradients of the weights, which recomputation does not allow; use recompute=False, or a method "
+                "such as 1f1b_flush"
+            )
         if self.segment and self.replicated:
             raise PipelagError("replicated stages cannot be recomputed in segments; use recompute=True")
         assert self.delays and self.recompute_lags is not None

@@ -143,6 +143,7 @@ def gpt_profiles(options: Mapping[str, Any], flops: float) -> Callable[[int], Pr
                 layer.output_bytes,
                 layer.kept_bytes,
                 2 * layer.parameters,
+                1e3 * layer.weight_gradient / rate,
             )
             for number, layer in enumerate(gpt.layers(samples), start=1)
         )
@@ -197,4 +198,5 @@ def between(a: LayerTime, b: LayerTime, share: float) -> LayerTime:
         round(line("output_bytes")),
         round(line("kept_bytes")),
         a.weight_bytes,
+        line("weight_ms"),
     )

@@ -22,6 +22,8 @@ class StageCost:
     kept_bytes: the activations that are kept from the forward to the backward.
     weight_bytes: one copy of the weights.
     recompute: seconds of a recomputation (an R action); None: those of the forward.
+    weight_gradient: the part of `backward` that computes the gradients of the weights, in seconds. A schedule that does
+        so apart (W) needs it; its B takes the rest.
     entering_bytes: the part of `kept_bytes` that is the stage's input, all that the first stage of a recomputed segment
         keeps.
     """
@@ -34,14 +36,20 @@ class StageCost:
     weight_bytes: float = 0.0
     recompute: float | None = None
     entering_bytes: float = 0.0
+    weight_gradient: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            is_number, unsaid = isinstance(value, Real), name == "recompute" and value is None
+            is_number, unsaid = isinstance(value, Real), name in ("recompute", "weight_gradient") and value is None
             if not unsaid and not (is_number and 0 <= value <= MOST):
                 raise PipelagError(
                     f"a stage's {name} is {shown(value)}; it should be a number from 0 on, at most {MOST:g}"
                 )
+        if self.weight_gradient is not None and self.weight_gradient > self.backward:
+            raise PipelagError(
+                f"a stage's weight_gradient is {shown(self.weight_gradient)} s, but it is a part of the backward, "
+                f"which takes {shown(self.backward)} s"
+            )
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,8 @@ def ring_seconds(size: float, workers: int, bandwidth: float, latency: float = 0
 def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: float) -> list[StageCost]:
     """Costs of equal stages, as in the papers' diagrams: by default a backward takes twice as long as a forward.
 
+    Half of a backward computes the gradients of the weights, unless `weight_gradient=` says otherwise.
+
     Args:
         stages: the number of stages.
         forward, backward: seconds per microbatch.
@@ -122,7 +132,8 @@ def uniform(stages: int, forward: float = 1.0, backward: float = 2.0, **sizes: f
     if not isinstance(stages, Integral) or stages < 1:
         raise PipelagError(f"the number of stages is {shown(stages)}; it should be a whole number from 1 on")
     check_keywords(StageCost, 2, list(sizes), "cost of a stage")
-    return [StageCost(forward, backward, **sizes)] * int(stages)
+    half = backward / 2 if isinstance(backward, Real) else None
+    return [StageCost(forward, backward, **{"weight_gradient": half, **sizes})] * int(stages)
 
 
 def check_costs(costs: Sequence[StageCost], stages: int) -> None:

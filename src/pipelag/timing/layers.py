@@ -36,6 +36,7 @@ class LayerRow(Typed):
     output_bytes: Bytes
     kept_bytes: Bytes
     weight_bytes: Bytes
+    weight_ms: Milliseconds | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class LayerTime:
     output_bytes: what crosses the boundary if the model is cut after this layer.
     kept_bytes: the tensors that autograd keeps for the backward, besides the weights and the layer's input.
     weight_bytes: the layer's weights.
+    weight_ms: the part of `backward_ms` that a backward without gradients of the weights saves; None: unknown.
     """
 
     layer: int
@@ -55,6 +57,7 @@ class LayerTime:
     output_bytes: int = 0
     kept_bytes: int = 0
     weight_bytes: int = 0
+    weight_ms: float | None = None
 
     @property
     def total_ms(self) -> float:
@@ -107,6 +110,7 @@ class Profile:
         costs = []
         for number, (a, b) in enumerate(pairwise(bounds)):
             stage = self.layers[a:b]
+            apart = [layer.weight_ms for layer in stage]
             entering = self.layers[a - 1].output_bytes if a else 0  # received, and kept until the backward
             costs.append(
                 StageCost(
@@ -120,6 +124,7 @@ class Profile:
                     / microbatches,
                     weight_bytes=sum(layer.weight_bytes for layer in stage),
                     entering_bytes=entering / microbatches,
+                    weight_gradient=None if None in apart else sum(apart) / 1e3 / microbatches,  # type: ignore[arg-type]
                 )
             )
         return costs
@@ -133,6 +138,7 @@ class Profile:
                     layer,
                     forward_ms=layer.forward_ms * factor,
                     backward_ms=layer.backward_ms * factor,
+                    weight_ms=None if layer.weight_ms is None else layer.weight_ms * factor,
                     output_bytes=round(layer.output_bytes * factor),
                     kept_bytes=round(layer.kept_bytes * factor),
                 )
@@ -145,7 +151,12 @@ class Profile:
         check_factor(factor)
         return Profile(
             tuple(
-                replace(layer, forward_ms=layer.forward_ms / factor, backward_ms=layer.backward_ms / factor)
+                replace(
+                    layer,
+                    forward_ms=layer.forward_ms / factor,
+                    backward_ms=layer.backward_ms / factor,
+                    weight_ms=None if layer.weight_ms is None else layer.weight_ms / factor,
+                )
                 for layer in self.layers
             )
         )

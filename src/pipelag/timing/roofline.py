@@ -122,6 +122,10 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
         outputs, output_gradients = own_outputs(
             value, [torch.empty_like(t) for t in as_tuple(value) if t.requires_grad], received
         )
+        inputs = [t for t in as_tuple(received) if t.requires_grad]
+        with Roofline(sheet) as alone, unrolled.into(alone, weights=False):  # without the gradients of the weights
+            if inputs and outputs:
+                torch.autograd.grad(outputs, inputs, output_gradients, retain_graph=True, allow_unused=True)
         with Roofline(sheet) as backward, unrolled.into(backward):
             torch.autograd.backward(outputs, output_gradients)
         out = sum(t.numel() * t.element_size() for t in as_tuple(value))
@@ -137,6 +141,7 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
                 out,
                 inside + (0 if number == len(model) else new),  # what only passes through a layer is kept once
                 once[number - 1],
+                1e3 * max(0.0, backward.seconds - alone.seconds),
             )
         )
     return Profile(tuple(rows))

@@ -17,7 +17,7 @@ from pipelag.errors import PipelagError
 from pipelag.methods import Method, get
 from pipelag.schedules import Schedule
 from pipelag.schedules.actions import Action
-from pipelag.schedules.table import B, R, U
+from pipelag.schedules.table import B, R, U, W
 from pipelag.timing.costs import StageCost, Topology, check_costs
 from pipelag.timing.events import Clockwork
 from pipelag.timing.sweep import Sweep
@@ -185,7 +185,7 @@ class Timing:
             at = np.concatenate([away[holder == worker], passes_of_worker])
             kinds = table.kinds[at]
             size = bytes_changed[kinds, table.stages[at] - 1]
-            when = np.where(kinds == B, self.end[at], self.start[at])
+            when = np.where((kinds == B) | (kinds == W), self.end[at], self.start[at])
             changes = (size != 0) | (kinds == R)
             when, size = when[changes], size[changes]
             order = when.argsort(kind="stable")
@@ -207,7 +207,8 @@ def time_schedule(
         versions: how many copies of its weights each stage holds (`weight_versions`); None: one.
 
     Raises:
-        PipelagError: costs for another number of stages, or a schedule that deadlocks.
+        PipelagError: costs for another number of stages, costs without the `weight_gradient` that the schedule needs,
+            or a schedule that deadlocks.
     """
     check_costs(costs, schedule.stages)
     wiring = Wiring(schedule, costs, topology or Topology())

@@ -11,8 +11,23 @@ from pipelag.files import write_whole
 from pipelag.schedules import Action
 from pipelag.timing.timed import Timing
 
-NAMES = {"F": "forward", "B": "backward", "R": "recompute", "U": "update", "S": "synchronise", "send": "transfer"}
-COLOURS = {"F": "thread_state_running", "B": "thread_state_runnable", "R": "yellow", "U": "grey", "send": "olive"}
+NAMES = {
+    "F": "forward",
+    "B": "backward",
+    "R": "recompute",
+    "W": "gradients of weights",
+    "U": "update",
+    "S": "synchronise",
+    "send": "transfer",
+}
+COLOURS = {
+    "F": "thread_state_running",
+    "B": "thread_state_runnable",
+    "R": "yellow",
+    "W": "thread_state_iowait",
+    "U": "grey",
+    "send": "olive",
+}
 
 
 def row_of(worker: int, action: Action, start: float, end: float, microbatches: int) -> dict[str, Any]:

@@ -100,12 +100,16 @@ class Unrolled(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.clock: Roofline | None = None
+        self.weights = True  # whether a backward computes the gradients of the weights
         self.costs: dict[tuple[Any, ...], Cost] = {}
 
     @contextmanager
-    def into(self, clock: Roofline) -> Iterator[None]:
-        """Activate the mode, and add the operators to this clock."""
-        self.clock = clock
+    def into(self, clock: Roofline, weights: bool = True) -> Iterator[None]:
+        """Activate the mode, and add the operators to this clock.
+
+        weights: whether backwards compute the gradients of the weights, which `torch.autograd` does not tell.
+        """
+        self.clock, self.weights = clock, weights
         with self:
             yield
 
@@ -117,18 +121,18 @@ class Unrolled(TorchFunctionMode):
                 return Lstm.apply(self, call.options, len(call.first), *call.tensors)  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
-    def cost(self, call: Call, used: tuple[bool, ...]) -> Cost:
-        """The cost of a call. used: which of its outputs have gradients."""
-        key, steps = (call.key, used), call.sequence.shape[call.along]
+    def cost(self, call: Call, used: tuple[bool, ...], wanted: tuple[bool, ...]) -> Cost:
+        """The cost of a call. used: which of its outputs have gradients; wanted: which of its tensors need one."""
+        key, steps = (call.key, used, wanted), call.sequence.shape[call.along]
         if key not in self.costs:
             assert self.clock is not None
             blank_clock = partial(type(self.clock), self.clock.device)
             with self.clock.paused():
-                runs = [traced(call.shortened(few), used, blank_clock()) for few in SHORT]
+                runs = [traced(call.shortened(few), used, wanted, blank_clock()) for few in SHORT]
                 try:
                     self.costs[key] = extended(runs, steps)
                 except Crooked:
-                    self.costs[key] = traced(call.shortened(steps), used, blank_clock())
+                    self.costs[key] = traced(call.shortened(steps), used, wanted, blank_clock())
         return self.costs[key]
 
 
@@ -139,7 +143,7 @@ class Lstm(torch.autograd.Function):
     def forward(ctx: Any, mode: Unrolled, options: tuple[Any, ...], states: int, *tensors: torch.Tensor) -> Tensors:  # type: ignore[override]
         """See the class."""
         call = Call(tensors[0], tensors[1 : 1 + states], tensors[1 + states :], options)
-        cost = mode.cost(call, (True, False, False))
+        cost = mode.cost(call, (True, False, False), tuple(t.requires_grad for t in call.tensors))
         assert mode.clock is not None
         mode.clock.operators.update(cost.forward)
         outputs = tuple(blank(where, tensors[0]) for where in cost.outputs)
@@ -153,25 +157,29 @@ class Lstm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         """See the class."""
-        cost = ctx.mode.cost(ctx.call, tuple(gradient is not None for gradient in gradients))
+        needed = ctx.needs_input_grad[-len(ctx.call.tensors) :]
+        of_weights = len(needed) - len(ctx.call.weights)
+        wanted = tuple(needs and (ctx.mode.weights or at < of_weights) for at, needs in enumerate(needed))
+        cost = ctx.mode.cost(ctx.call, tuple(gradient is not None for gradient in gradients), wanted)
         ctx.mode.clock.operators.update(cost.backward)
         of_tensors = (None if where is None else blank(where, ctx.call.sequence) for where in cost.gradients)
         return (None, None, None, *of_tensors)
 
 
-def traced(call: Call, used: tuple[bool, ...], clock: Roofline) -> Cost:
-    """Run a call and its backward, and count their cost."""
+def traced(call: Call, used: tuple[bool, ...], wanted: tuple[bool, ...], clock: Roofline) -> Cost:
+    """Run a call and its backward, and count their cost; `used`, `wanted`: see `Unrolled.cost`."""
     weights = {id_of(t) for t in call.weights}
     keep = Saved(weights)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         with clock:
             outputs = call.run()
         forward, clock.operators = clock.operators, Counter()
-        wanted = [t for t in call.tensors if t.requires_grad]
+        targets = [t for t, needs in zip(call.tensors, wanted, strict=True) if needs and t.requires_grad]
         sources = [t for t, has in zip(outputs, used, strict=True) if has and t.requires_grad]
         with clock:
-            of_wanted = iter(torch.autograd.grad(sources, wanted, [torch.empty_like(t) for t in sources]))
-    gradients = [next(of_wanted) if t.requires_grad else None for t in call.tensors]
+            found = torch.autograd.grad(sources, targets, [torch.empty_like(t) for t in sources])
+    by_target = dict(zip(map(id, targets), found, strict=True))
+    gradients = [by_target.get(id(t)) for t in call.tensors]
     outside = [id_of(t) for t in (*call.tensors, *outputs)]
     return Cost(
         forward,

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipelag.errors import PipelagError
 from pipelag.schedules import Schedule
-from pipelag.schedules.table import B, F, R, S, U
+from pipelag.schedules.table import B, F, R, S, U, W
 from pipelag.timing.costs import StageCost, Topology
 
 NOT_YET, NEVER, ALWAYS, MEETING = -1.0, -3, -2, -1
@@ -44,7 +45,7 @@ class Wiring:
         """[kinds, stages]: seconds of a message over a free link; a gradient is as large as the output it is for."""
         crossing = [self.topology.seconds(cost.output_bytes) for cost in self.costs]
         outputs, gradients, none = crossing, [0.0, *crossing[:-1]], [0.0] * len(crossing)
-        return np.array([outputs, gradients, outputs, none, none])
+        return np.array([outputs, gradients, outputs, none, none, none])
 
     def _seconds(self) -> np.ndarray:
         """[kinds, stages]: seconds of an action."""
@@ -53,13 +54,31 @@ class Wiring:
             for cost, workers in zip(self.costs, self.schedule.replicas, strict=True)
         ]
         recompute = [cost.forward if cost.recompute is None else cost.recompute for cost in self.costs]
-        plain = [[getattr(cost, name) for cost in self.costs] for name in ("forward", "backward", "update")]
-        return np.array([plain[0], plain[1], recompute, plain[2], summing])
+        forward, backward, update = (
+            [getattr(cost, name) for cost in self.costs] for name in ("forward", "backward", "update")
+        )
+        weights = self._weight_gradients()
+        inputs = [both - apart for both, apart in zip(backward, weights, strict=True)]
+        return np.array([forward, inputs, recompute, weights, update, summing])
+
+    def _weight_gradients(self) -> list[float]:
+        """Per stage, the seconds of a W action; 0 where the stage has none."""
+        seconds = []
+        for stage, cost in enumerate(self.costs, start=1):
+            if self.schedule.splits(stage) and cost.weight_gradient is None:
+                raise PipelagError(
+                    f"the schedule '{self.schedule.name}' computes the gradients of stage {stage}'s weights apart from "
+                    "the rest of the backward (W), but its cost does not say how long that takes; give the StageCost "
+                    "a weight_gradient"
+                )
+            seconds.append(cost.weight_gradient or 0.0 if self.schedule.splits(stage) else 0.0)
+        return seconds
 
     def _sources(self) -> np.ndarray:
         table, stages = self.table, self.schedule.stages
         source = np.full(len(table), ALWAYS, np.int32)
         source[table.kinds == S] = MEETING
+        apart = np.flatnonzero(table.kinds == W)
 
         def wait(of: np.ndarray, places: np.ndarray, step: int) -> None:
             """Have these actions wait for the actions of the same number, `step` stages further on."""
@@ -69,6 +88,9 @@ class Wiring:
         wait(np.flatnonzero((table.kinds == F) & (table.stages > 1)), self.forwards, -1)
         backwards = table.places(B, self.forwards.shape[1])
         wait(np.flatnonzero((table.kinds == B) & (table.stages < stages)), backwards, 1)
+        before = backwards[table.stages[apart] - 1, table.numbers[apart]]  # on the same worker, or it can never run
+        possible = (before >= 0) & (before < apart) & (table.workers[before] == table.workers[apart])
+        source[apart] = np.where(possible, ALWAYS, NEVER)
         last = np.flatnonzero((table.kinds == B) & (table.stages == stages))
         forwards = self.forwards[stages - 1, table.numbers[last]]
         elsewhere = (forwards < 0) | (table.workers[forwards] != table.workers[last])
@@ -91,13 +113,15 @@ class Wiring:
         return link, int(used.sum())
 
     def bytes_changed(self) -> np.ndarray:
-        """[kinds, stages]: the bytes by which memory changes at a forward's or recomputation's start, a backward's end.
+        """[kinds, stages]: the bytes by which memory changes at the start of F and R, and at the end of B and W.
 
-        Kinds are F, B and R.
+        A backward in two parts keeps its activations until the end of the second (W).
         """
         activations = np.array([cost.kept_bytes for cost in self.costs])
         before = activations.copy()  # kept from the forward on; in a recomputed segment only its input, if anything
         for kind, stage in self.schedule.owners:
             if kind == "R":
                 before[stage - 1] = self.costs[stage - 1].entering_bytes if self.schedule.heads(stage) else 0.0
-        return np.array([before, -activations, activations - before])
+        split = np.array([self.schedule.splits(stage) for stage in range(1, self.schedule.stages + 1)])
+        ends = [np.where(split, 0.0, -activations), np.where(split, -activations, 0.0)]
+        return np.array([before, ends[0], activations - before, ends[1]])
