@@ -125,7 +125,7 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-VIRTUAL = ("1f1b_interleaved", "pipedream_interleaved", "bidirectional")  # several stages of a network on a worker
+VIRTUAL = ("1f1b_interleaved", "pipedream_interleaved", "bidirectional", "zb_v")  # several stages on a worker
 # Methods that are themselves only with microbatches; the others take a minibatch in one piece as well.
 PARTS = dict.fromkeys(("pipedream_2bw", *VIRTUAL), 4)
 

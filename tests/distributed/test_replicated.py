@@ -18,7 +18,7 @@ from pipelag.schedules import delays
 from pipelag.schedules.check import check
 from pipelag.schedules.replicated import Replicated, one_f_one_b_rounds
 from pipelag.stage.phase import Phase
-from tests.toy import Noise, convolutional
+from tests.toy import VIRTUAL, Noise, convolutional
 
 
 def trained(
@@ -203,9 +203,7 @@ def test_replicas_of_pipemare_are_stale_by_their_rounds() -> None:
 REPLICABLE = [
     name
     for name, method in METHODS.items()
-    if method.random is None
-    and method.workers == "stages"
-    and name not in ("sequential", "1f1b_interleaved", "pipedream_interleaved", "bidirectional")
+    if method.random is None and method.workers == "stages" and name not in ("sequential", *VIRTUAL)
 ]
 
 

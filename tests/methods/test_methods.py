@@ -80,6 +80,7 @@ def test_any_schedule_is_possible_and_its_versions_settle(
 
     `check` requires that nothing deadlocks, inputs come first, every microbatch comes once and updates are in order.
     """
+    stages += name == "zb_v" and stages % 2  # it wants an even number
     plan = schedule(name, stages=stages, minibatches=minibatches, microbatches=microbatches)
     check(plan)
     derived = delays(plan)

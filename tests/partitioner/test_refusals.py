@@ -111,7 +111,7 @@ def test_replicas_that_are_not_timed() -> None:
 def test_methods_whose_workers_have_several_stages() -> None:
     for name in ("pipedream", "gpipe", "pipedream_2bw", "sequential", "dualpipe"):
         check_own_workers(get(name))
-    for name in ("1f1b_interleaved", "bidirectional"):
+    for name in ("1f1b_interleaved", "bidirectional", "zb_v"):
         with pytest.raises(PipelagError, match="its workers hold several stages each, whose memory cannot be counted"):
             check_own_workers(get(name))
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pipelag.methods.base import Method, register
 from pipelag.schedules.library import gpipe as build_gpipe
 from pipelag.schedules.library import one_f_one_b_flush as build_flush
-from pipelag.schedules.library import zb_h1 as build_zb_h1
-from pipelag.schedules.library import zb_h2 as build_zb_h2
+from pipelag.schedules.zero_bubble import zb_h1 as build_zb_h1
+from pipelag.schedules.zero_bubble import zb_h2 as build_zb_h2
 
 gpipe = register(
     Method(

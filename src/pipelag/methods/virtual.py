@@ -1,14 +1,15 @@
-"""Several stages per worker: interleaved 1F1B, with a flush and without, and pipelines in both directions.
+"""Several stages per worker: interleaved 1F1B, with a flush and without, pipelines in both directions, and ZB-V.
 
 None of the five papers has these methods. The schedules are those of Narayanan et al. 2021 (arXiv 2104.04473, section
-2.2) and of Li and Hoefler 2021 (Chimera, arXiv 2107.06925), whose idea DeepSeek's DualPipe shares. Staleness is derived
-from the schedules, as for every method.
+2.2), of Li and Hoefler 2021 (Chimera, arXiv 2107.06925), whose idea DeepSeek's DualPipe shares, and of Qi et al. 2024
+(arXiv 2401.10241, section 6; arXiv 2405.15362). Staleness is derived from the schedules, as for every method.
 """
 
 from dataclasses import replace
 
 from pipelag.methods.base import Method, register
 from pipelag.schedules.virtual import Interleaved, bidirectional
+from pipelag.schedules.zero_bubble import zb_v as build_zb_v
 
 CHUNKS = 2  # default number of stages per worker
 
@@ -50,5 +51,14 @@ both_ways = register(
         summary="two pipelines in opposite directions over the same workers (Chimera), gradients summed: no staleness",
         source="arXiv 2107.06925, section 3",
         build=bidirectional,
+    )
+)
+
+zb_v = register(
+    Method(
+        name="zb_v",
+        summary="zero bubble with two stages per worker in a V (ZB-V): no staleness, hardly any bubble, 1F1B's memory",
+        source="Zero bubble pipeline parallelism (arXiv 2401.10241), section 6; arXiv 2405.15362",
+        build=build_zb_v,
     )
 )

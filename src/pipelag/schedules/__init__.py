@@ -4,6 +4,7 @@ from pipelag.schedules.actions import SUCH_AS, Action, Schedule
 from pipelag.schedules.check import check
 from pipelag.schedules.delays import Delays, delays, lagged, steady_delays
 from pipelag.schedules.library import SCHEDULES, register_schedule, schedule
+from pipelag.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
 __all__ = [
     "SCHEDULES",
@@ -17,4 +18,7 @@ __all__ = [
     "register_schedule",
     "schedule",
     "steady_delays",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
 ]

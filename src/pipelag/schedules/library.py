@@ -207,49 +207,6 @@ def one_f_one_b_flush(stages: int, minibatches: int, microbatches: int = 1) -> S
     return Schedule("1f1b_flush", stages, minibatches, rows, microbatches=microbatches)
 
 
-def zero_bubble(lead: int, stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
-    """1F1B with flush whose backwards leave the gradients of the weights (W) for later (Qi et al. 2024, section 2).
-
-        lead 1, P = 3, N = 4
-        cycle       0   1   2   3   4   5   6   7   8   9   10  11  12  13
-        worker 0    1F0 1F1 1F2 .   .   1B0 1W0 1F3 1B1 1W1 1B2 1W2 1B3 1W3
-        worker 1    .   2F0 2F1 .   2B0 2F2 2B1 2W0 2F3 2B2 2W1 2B3 2W2 2W3
-        worker 2    .   .   3F0 3B0 3F1 3B1 3F2 3B2 3W0 3F3 3B3 3W1 3W2 3W3
-
-    A gradient travels on as soon as the short B is done, and W fills the time in which a stage would wait. Stage i of P
-    begins with lead (P-i) forwards more than 1F1B's alternation, and its W is lead (i-1) backwards late, so that all
-    stages keep the activations of up to lead (P-1) + 1 microbatches.
-
-    `lead` 1 is the paper's ZB-H1, 2 its ZB-H2. For passes that take F, B and W, of which W is not the longest, their
-    bubbles are (P-1) (F+B-W) and (P-1) (F+B-2W), with at least lead (P-1) + 1 microbatches; 1F1B's is (P-1) (F+B+W). In
-    ZB-H2 a stage begins the next minibatch when it has made its own update,
-    while stages behind it still work on the one before; no pass reads stale weights.
-    """
-    from pipelag.schedules.table import ordered, repeated
-
-    n, rows = microbatches, []
-    for stage in range(1, stages + 1):
-        warmup, late = min(lead * (stages - stage), n), min(lead * (stage - 1), n)
-        passes: list[Group] = [
-            ("F", stage, range(n), range(-3 * warmup, 3 * (n - warmup), 3)),
-            ("B", stage, range(n), range(1, 3 * n + 1, 3)),
-            ("W", stage, range(n), range(3 * late + 2, 3 * (n + late) + 2, 3)),
-        ]
-        once, _ = ordered([*passes, ("U", stage, range(1), range(3 * (n + late), 3 * (n + late) + 1))])
-        rows.append(repeated(once, minibatches, n))
-    return Schedule(f"zb_h{lead}", stages, minibatches, tuple(rows), microbatches=microbatches)
-
-
-def zb_h1(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
-    """ZB-H1: a third of 1F1B's bubble where F, B and W take equally long, with its memory; see `zero_bubble`."""
-    return zero_bubble(1, stages, minibatches, microbatches)
-
-
-def zb_h2(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
-    """ZB-H2: no bubble where F, B and W take equally long, with nearly twice 1F1B's memory; see `zero_bubble`."""
-    return zero_bubble(2, stages, minibatches, microbatches)
-
-
 def minibatches_held(replicas: Sequence[int], depth: int | None = None) -> tuple[int, ...]:
     """How many minibatches a replica of each stage holds between their two passes in 1F1B-RR (PipeDream section 3.2).
 
@@ -342,6 +299,4 @@ SCHEDULES |= {
     "1f1b_rr": one_f_one_b_rr,
     "dualpipe": cycle,
     "asp": parameter_server,
-    "zb_h1": zb_h1,
-    "zb_h2": zb_h2,
 }
