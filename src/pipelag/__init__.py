@@ -138,7 +138,8 @@ def time(
 
     Raises:
         PipelagError: an argument of the wrong type, costs for another number of stages than the schedule's, cuts that
-            do not fit the profile or are given without one, an unknown method, or a schedule that deadlocks.
+            do not fit the profile or are given without one, an unknown method, a schedule that deadlocks, or costs
+            that do not say how long the schedule's W actions take (`StageCost.weight_gradient`).
     """
     from pipelag.errors import expect
     from pipelag.schedules import SUCH_AS, Schedule

@@ -306,6 +306,23 @@ def test_no_limit_is_told() -> None:
         rows({"A": {"method": "1f1b", "batch": "largest"}}, endless, [4])
 
 
+@pytest.mark.parametrize("name", ["zb_h1", "zb_h2"])
+def test_backwards_in_two_parts_need_a_profile_that_knows_both(name: str) -> None:
+    arms = {"zb": {"method": name, "microbatches": 4}, "1F1B": {"method": "1f1b_flush", "microbatches": 4}}
+    with pytest.raises(PipelagError, match=f"^'{name}' computes the gradients of weights apart .* say how long they"):
+        rows(arms, ground(), [4])
+
+    def halved(samples: int) -> Profile:
+        return Profile(tuple(replace(layer, weight_ms=layer.backward_ms / 2) for layer in profile(samples).layers))
+
+    known = replace(ground(), profiles=Profiles(halved, input_bytes=7.0))
+    found = rows(arms, known, [4])
+    assert found["zb 4"]["seconds"] < found["1F1B 4"]["seconds"]
+    assert [stage["seconds"] for stage in found["zb 4"]["stages"]] == [
+        stage["seconds"] for stage in found["1F1B 4"]["stages"]
+    ]
+
+
 def test_given_cuts_are_kept_and_others_are_the_partitioners() -> None:
     stages = rows({"a": {"method": "1f1b"}}, ground(), [2], [1])["a 2"]["stages"]
     assert [(stage["first"], stage["last"]) for stage in stages] == [(1, 1), (2, 4)]
@@ -334,6 +351,10 @@ def test_given_cuts_are_kept_and_others_are_the_partitioners() -> None:
         ({"method": "bsp", "batch": 6}, "cannot divide a minibatch of 6 equally over 4 GPUs"),
         ({"method": "hogwild"}, "has no schedule"),
         ({"method": "asp"}, "has no schedule"),
+        (
+            {"method": "zb_h1", "recompute": True},
+            "the arm 'A' recomputes activations, but 'zb_h1' keeps them until it computes the gradients of the weights",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(arm: dict[str, Any], sentence: str) -> None:

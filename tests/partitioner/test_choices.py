@@ -20,7 +20,7 @@ from pipelag.partitioner.search import partition
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device
-from tests.partitioner.test_advise import ground
+from tests.partitioner.test_advise import ground, profile
 
 ENDLESS = float("inf")
 
@@ -189,3 +189,39 @@ def test_more_bytes_than_64_bits_hold_do_not_fit() -> None:
     huge = replace(of_three((1.0, 1.0, 8)), profiles=Profiles(lambda _: Profile(layers)), memory=1e18)
     (divided,) = (each for each in best(choices(huge)[0]) if each.method.name == "bsp")
     assert divided.fullest.activations == 1e19 and not divided.fits
+
+
+def halves(samples: int) -> Profile:
+    """`profile`, half of whose backwards are gradients of weights."""
+    return Profile(tuple(replace(layer, weight_ms=layer.backward_ms / 2) for layer in profile(samples).layers))
+
+
+def test_zero_bubble_is_compared_where_the_profile_knows_both_parts_of_a_backward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("1f1b_flush", "zb_h1", "zb_v")
+    monkeypatch.setattr("pipelag.partitioner.advice.METHODS", {name: METHODS[name] for name in names})
+    known, unknown = replace(ground(4), profiles=Profiles(halves)), ground(4)
+    found, without = choices(known)
+    quickest = {one.method.name: one.seconds for one in best(found)}
+    assert quickest.keys() == {"1f1b_flush", "zb_h1"} and quickest["zb_h1"] < quickest["1f1b_flush"]
+    assert without == {"zb_v": "its workers hold several stages each, whose memory cannot be counted"}
+    found, without = choices(unknown)
+    assert {one.method.name for one in found} == {"1f1b_flush"}
+    assert without["zb_h1"] == (
+        "'zb_h1' computes the gradients of weights apart from the rest of a backward (W), and the profile does not say "
+        "how long they take (weight_ms)"
+    )
+
+
+def test_what_keeps_activations_for_the_gradients_of_weights_does_not_fit_by_recomputing() -> None:
+    plan = Plan((PlanStage(1, 5), PlanStage(6, 6)))
+    place = replace(ground(2), profiles=Profiles(halves))
+    names = ("1f1b_flush", "zb_h1")
+    arms = {name: Arm.of(name, {"method": name, "microbatches": 4}) for name in names}
+    held = {name: timed(Laid(arm, place, plan), {}).fullest.total() for name, arm in arms.items()}
+    small = replace(place, memory=min(held.values()) - 1)
+    found = {name: timed(Laid(arm, small, plan), {}) for name, arm in arms.items()}
+    assert (found["1f1b_flush"].usable, found["1f1b_flush"].recompute) == (True, True)
+    assert (found["zb_h1"].usable, found["zb_h1"].recompute) == (False, False)
+    assert found["zb_h1"].fits_recomputing is False

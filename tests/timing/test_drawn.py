@@ -66,3 +66,50 @@ def test_a_drawing_of_a_run_has_the_runs_units(tmp_path: Path) -> None:
     assert unit_of(tmp_path / "real") == "seconds"
     (tmp_path / "real" / "config.yaml").write_text("kind: train\n")
     assert unit_of(tmp_path / "real") == "seconds"
+
+
+SPLIT = {"costs": {"forward": 1.0, "backward": 2.0, "weight_gradient": 0.5}}
+
+
+@pytest.mark.parametrize("method", ["zb_h1", "zb_v"])
+def test_a_run_whose_backwards_are_split_is_read_back_with_both_parts(tmp_path: Path, method: str) -> None:
+    folder = run(tmp_path / "run", method, SPLIT, microbatches=2)
+    rows = recorded(folder)
+    logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    keys = ("worker", "start", "end", "kind", "stage", "minibatch", "microbatch", "writes")
+    assert sorted(json.dumps([row.get(key) for key in keys]) for row in rows) == sorted(
+        json.dumps([row.get(key) for key in keys]) for row in logged
+    )
+    lengths = {(row["kind"], row["end"] - row["start"]) for row in rows}
+    assert lengths == {("F", 1.0), ("B", 1.5), ("W", 0.5)}
+    # a minibatch's gradient is whole with the last of its gradients of weights, and not before
+    writers = [(row["kind"], row["stage"], row["microbatch"]) for row in logged if row["writes"] is not None]
+    assert sorted(writers) == [("W", stage, m) for stage in (1, 2) for m in (1, 3)]
+
+
+def test_a_trace_names_actions_by_their_microbatch(tmp_path: Path) -> None:
+    """As `Action` and the guide write them: 1B3 is stage 1's backward of microbatch 3, the second minibatch's last."""
+    words = ["--stages", "2", "--microbatches", "2", "--minibatches", "2"]
+    assert main(["timeline", "zb_h1", *words, "--out", str(tmp_path / "x.json")]) == 0
+    events = json.loads((tmp_path / "x.json").read_text())["traceEvents"]
+    names = sorted(event["name"] for event in events if event["ph"] == "X")
+    assert names == sorted(f"{stage}{kind}{m}" for stage in (1, 2) for kind in "FBW" for m in range(4))
+
+
+def test_the_part_of_the_gradients_of_weights_can_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def lengths(*more: str) -> dict[str, float]:
+        words = ["timeline", "zb_h2", "--backward", "3", "--microbatches", "2", "--out", str(tmp_path / "plan.json")]
+        assert main([*words, *more]) == 0
+        events = json.loads((tmp_path / "plan.json").read_text())["traceEvents"]
+        return {event["cat"]: event["dur"] / 1e6 for event in events if event["ph"] == "X"}
+
+    assert lengths() == {"forward": 1.0, "backward": 1.5, "gradients of weights": 1.5}
+    assert lengths("--weight-gradient", "1") == {"forward": 1.0, "backward": 2.0, "gradients of weights": 1.0}
+    for words, sentence in (
+        (("zb_h1", "--weight-gradient", "3"), "--weight-gradient is 3, but it is a part of a backward, which takes 2"),
+        (("1f1b", "--weight-gradient", "1"), "--weight-gradient applies to schedules with W actions, such as zb_h1"),
+        ((str(tmp_path), "--weight-gradient", "1"), "--weight-gradient applies to a schedule, and '"),
+    ):
+        assert main(["timeline", *words, "--out", str(tmp_path / "none.svg")]) == 2
+        assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "none.svg").exists()

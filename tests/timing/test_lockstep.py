@@ -71,6 +71,18 @@ def test_four_stages_by_hand() -> None:
     assert steady_seconds(plan, even) == pytest.approx(3.0)
 
 
+def test_each_part_of_a_split_backward_has_a_unit_of_its_own() -> None:
+    """ZB-H1 over two stages with two microbatches: 1F0 | 1F1 2F0 | 2B0 | 1B0 2F1 | 1W0 2B1 | 1B1 2W0 | 1W1 2W1."""
+    plan = schedule("zb_h1", stages=2, minibatches=1, microbatches=2)
+    units = {str(action): unit for action, unit in units_of(plan).items() if action.kind != "U"}
+    assert units == {
+        "1F0": 0, "1F1": 1, "2F0": 1, "2B0": 2, "1B0": 3, "2F1": 3, "1W0": 4, "2B1": 4, "1B1": 5, "2W0": 5, "1W1": 6,
+        "2W1": 6,
+    }  # fmt: skip
+    costs = [StageCost(1.0, 5.0, weight_gradient=2.0), StageCost(2.0, 3.0, weight_gradient=1.0)]
+    assert time_lockstep(plan, costs).makespan == 1 + 2 + 2 + 3 + 2 + 3 + 2
+
+
 def test_a_unit_of_dualpipe_lasts_as_long_as_its_slowest_gpu() -> None:
     costs = costs_of((1.0, 3.0), (2.0, 2.5), (0.5, 5.0), (1.5, 4.0))
     plan = lambda n: schedule("cycle", stages=4, minibatches=n)  # noqa: E731

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from math import lcm
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,6 +17,9 @@ from pipelag.commands.arguments import location, number, whole, wholes
 from pipelag.errors import PipelagError, shortened
 from pipelag.files import check_writable, json_of, read_text, read_yaml, written
 from pipelag.typed import MOST_STEPS, MOST_WORKERS, checked
+
+if TYPE_CHECKING:
+    from pipelag.schedules import Schedule
 
 MOST_TRACE = 256 * 2**20  # bytes
 DRAWN = (".pdf", ".svg", ".png")
@@ -30,6 +33,7 @@ OF_SCHEDULES = (
     "depth",
     "forward",
     "backward",
+    "weight_gradient",
     "transfer",
     "segment",
 )
@@ -102,6 +106,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--backward", type=number(above=0), default=2.0, help="time of a stage's backward pass (default: 2)"
     )
     parser.add_argument(
+        "--weight-gradient",
+        type=number(least=0),
+        help="the part of a backward's time that computes the gradients of weights, where a schedule does so apart "
+        "(default: half of it)",
+    )
+    parser.add_argument(
         "--transfer", type=number(least=0), default=0.0, help="time of a message between stages (default: 0)"
     )
     parser.add_argument(
@@ -130,7 +140,9 @@ def main(args: argparse.Namespace) -> int:
         configure(unasked)
         for name in OF_SCHEDULES:
             if getattr(args, name) != unasked.get_default(name):
-                raise PipelagError(f"--{name} applies to a schedule, and '{folder}' is a run's folder; leave it out")
+                raise PipelagError(
+                    f"--{name.replace('_', '-')} applies to a schedule, and '{folder}' is a run's folder; leave it out"
+                )
         rows, unit = recorded(folder), unit_of(folder)
     else:
         args.stages = args.stages or len(args.replicas) or 4
@@ -190,10 +202,28 @@ def planned(args: argparse.Namespace) -> list[dict[str, Any]]:
     options |= {"replicas": args.replicas} if args.replicas else {}
     options |= {"depth": args.depth} if args.depth else {}
     plan = pipelag.schedule(args.source, stages=args.stages, minibatches=args.minibatches, **options)
-    costs = uniform(args.stages, args.forward, args.backward, output_bytes=1.0 if args.transfer else 0.0)
+    sizes = {"output_bytes": 1.0 if args.transfer else 0.0} | part_of_weights(plan, args)
+    costs = uniform(args.stages, args.forward, args.backward, **sizes)
     timing = time_schedule(plan, costs, Topology(bandwidth=1 / args.transfer) if args.transfer else None)
     rows = [row_of(*span, plan.microbatches) for span in timing.spans if span.action.kind not in ("S", "U")]
     return rows + transfer_rows(timing)
+
+
+def part_of_weights(plan: Schedule, args: argparse.Namespace) -> dict[str, float]:
+    """The time of W, if it is given."""
+    if args.weight_gradient is None:
+        return {}
+    if not any(map(plan.splits, range(1, plan.stages + 1))):
+        raise PipelagError(
+            f"--weight-gradient applies to schedules with W actions, such as zb_h1, and '{args.source}' has none; "
+            "leave it out"
+        )
+    if args.weight_gradient > args.backward:
+        raise PipelagError(
+            f"--weight-gradient is {args.weight_gradient:g}, but it is a part of a backward, which takes "
+            f"{args.backward:g} (--backward)"
+        )
+    return {"weight_gradient": args.weight_gradient}
 
 
 def _check_seal(path: Path) -> None:

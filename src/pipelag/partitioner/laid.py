@@ -39,7 +39,12 @@ class Laid(Pipelined):
         self.delays = self.method.delays(len(replicas), arm.options.microbatches, self.replicas)
 
     def recomputing(self) -> Laid:
-        """The same with recomputation: every forward runs again before its backward."""
+        """The same with recomputation: every forward runs again before its backward.
+
+        As it is if the backwards are split, which need the activations until the gradients of the weights are there.
+        """
+        if self.splits:
+            return self
         form = copy(self)
         form.options = self.options.model_copy(update={"recompute": True})
         return form

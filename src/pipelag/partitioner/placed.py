@@ -23,6 +23,9 @@ class Placed:
     Args:
         stages: the layers of each stage; data parallelism has one stage with all layers.
         replicas: the number of workers of each stage, if any stage has several; otherwise empty.
+
+    Raises:
+        PipelagError: the method's schedule has W actions, and the profile does not say how long they take.
     """
 
     def __init__(
@@ -43,7 +46,14 @@ class Placed:
         self.copies = self.method.weight_copies(count, microbatches, replicas)
         rounds = math.prod(replicas)  # a schedule has whole rounds
         minibatches = -(-4 * max(count, sum(replicas)) // rounds) * rounds
-        self.under_way = microbatches_under_way(self.method.schedule(count, minibatches, microbatches, replicas))
+        schedule = self.method.schedule(count, minibatches, microbatches, replicas)
+        self.under_way = microbatches_under_way(schedule)
+        self.splits = any(map(schedule.splits, range(1, count + 1)))
+        if self.splits and any(layer.weight_ms is None for layer in layers):
+            raise PipelagError(
+                f"'{self.method.name}' computes the gradients of weights apart from the rest of a backward (W), and "
+                "the profile does not say how long they take (weight_ms)"
+            )
 
     def charge(self, stage: int, *kinds: str) -> float:
         """The seconds per minibatch that a stage (from 0) spends on moving weights, for these kinds of `moved`."""

@@ -48,13 +48,13 @@ def zero_bubble(lead: int, stages: int, minibatches: int, microbatches: int = 1)
 
 @register_schedule
 def zb_h1(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
-    """ZB-H1: a third of 1F1B's bubble where F, B and W take equally long, with its memory; see `zero_bubble`."""
+    """ZB-H1: a third of 1F1B's bubble where F, B and W take equally long, with 1F1B's memory. See `zero_bubble`."""
     return zero_bubble(1, stages, minibatches, microbatches)
 
 
 @register_schedule
 def zb_h2(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
-    """ZB-H2: no bubble where F, B and W take equally long, with nearly twice 1F1B's memory; see `zero_bubble`."""
+    """ZB-H2: no bubble where F, B and W take equally long, with nearly twice 1F1B's memory. See `zero_bubble`."""
     return zero_bubble(2, stages, minibatches, microbatches)
 
 

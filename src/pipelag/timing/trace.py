@@ -72,7 +72,7 @@ def trace_events(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "ph": "X",
                 "pid": 0,
                 "tid": worker,
-                "name": f"{row['stage']}{kind}{row['minibatch']}",
+                "name": f"{row['stage']}{kind}{row.get('microbatch', row['minibatch'])}",
                 "cat": NAMES.get(kind, kind),
                 "ts": row["start"] * 1e6,
                 "dur": (row["end"] - row["start"]) * 1e6,

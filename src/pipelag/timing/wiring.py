@@ -69,7 +69,7 @@ class Wiring:
                 raise PipelagError(
                     f"the schedule '{self.schedule.name}' computes the gradients of stage {stage}'s weights apart from "
                     "the rest of the backward (W), but its cost does not say how long that takes; give the StageCost "
-                    "a weight_gradient"
+                    "a weight_gradient, or the layers of the profile weight_ms"
                 )
             seconds.append(cost.weight_gradient or 0.0 if self.schedule.splits(stage) else 0.0)
         return seconds

@@ -186,9 +186,10 @@ class Readings:
             self.entered = {a.number: c for a, c in zip(row, cycles, strict=True) if (a.kind, a.stage) == ("F", 1)}
 
     def row(self, worker: int, action: Action, start: float, end: float) -> dict[str, Any]:
-        """The log line of a forward or a backward."""
+        """The log line of a forward or a backward, or of the gradients of the weights apart from it."""
         kind, stage, m = action
         forward, per = kind == "F", self.plan.microbatches
+        completes = "W" if self.plan.splits(stage) else "B"
         if len(self.plan.replicas[stage - 1]) > 1:
             return row_of(worker, action, start, end, per)
         minibatch, j = divmod(m, per)
@@ -197,7 +198,7 @@ class Readings:
         ahead = self.method.amounts(kind, stage, self.plan.stages, self.lags)[j] if isinstance(reads, Predict) else 0.0
         row = row_of(worker, action, start, end, per) | {
             "reads": max(0, minibatch - delay),
-            "writes": None if forward or j < per - 1 else minibatch + 1,
+            "writes": None if kind != completes or j < per - 1 else minibatch + 1,
             "delay": delay,
             "ahead": ahead,
             "stashed": not forward and reads == "stashed",
