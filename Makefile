@@ -26,8 +26,9 @@ reproduce: $(STAMP) ## make all results at the quick scale: runs, tables, figure
 test: $(STAMP) ## run all tests, in two halves side by side
 	@PYTHON=$(BIN)/python workflow/scripts/test_halves.sh
 
-picture: $(STAMP) ## draw the README's picture from the published logs
+picture: $(STAMP) ## draw the README's picture from the published logs, and the zero-bubble schedules of docs/methods.md
 	$(BIN)/python workflow/scripts/picture.py docs/images/staleness.svg
+	$(BIN)/python workflow/scripts/schedules.py docs/images/zero_bubble.svg
 
 headline: $(STAMP) ## draw the committed figures, figures/headline, from the published logs
 	$(BIN)/python workflow/scripts/headline.py figures/headline

@@ -125,7 +125,9 @@ def test_a_pass_that_is_cut_off_does_not_look_whole() -> None:
 
 
 @pytest.mark.parametrize("palette", [STRONG, PALE])
-def test_in_grey_a_forward_is_darker_than_a_backward(palette: Mapping[str, str]) -> None:
+def test_in_grey_a_forward_is_darker_than_a_backward_and_gradients_of_weights_are_lighter(
+    palette: Mapping[str, str],
+) -> None:
     def luminance(kind: str) -> float:
         """Of the palette's colour, by the sRGB standard; from 0, black, to 1."""
         channels = [int(palette[kind][place : place + 2], 16) / 255 for place in (1, 3, 5)]
@@ -133,6 +135,20 @@ def test_in_grey_a_forward_is_darker_than_a_backward(palette: Mapping[str, str])
         return sum(share * each for share, each in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
     assert (luminance("B") + 0.05) / (luminance("F") + 0.05) > (2 if palette is STRONG else 1.3)
+    assert (luminance("W") + 0.05) / (luminance("B") + 0.05) > (2 if palette is STRONG else 1.1)
+
+
+def test_what_is_written_on_a_light_box_is_dark() -> None:
+    rows = [
+        {"worker": 0, "kind": kind, "minibatch": place, "start": place, "end": place + 1}
+        for place, kind in enumerate("FBW")
+    ]
+    figure = timeline(rows, ["worker 1"], number=lambda row: row["kind"])
+    assert {text.get_text(): text.get_color() for text in figure.axes[0].texts} == {
+        "F": "white",
+        "B": "white",
+        "W": "#444444",
+    }
 
 
 def test_a_timeline_of_very_many_workers_is_drawn_at_once_and_can_be_seen() -> None:

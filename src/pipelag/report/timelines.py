@@ -11,9 +11,9 @@ Row = Mapping[str, Any]
 Box = tuple[float, float, float, float]  # left, top, width, height
 Outline = list[tuple[float, float]]  # corners
 # Strong for the minibatch that is followed, pale for the others. Forwards are darker than the blue of lines, which is
-# the backwards' green in grey.
-STRONG = {"F": "#00568A", "B": "#009E73", "R": "#E69F00", "W": "#A5805F", "S": "#CC79A7", "send": "#7F7F7F"}
-PALE = {"F": "#9FC6E6", "B": "#C4E6DA", "R": "#F8E3B8", "W": "#E6DACF", "S": "#F0DAE6", "send": "#D9D9D9"}
+# the backwards' green in grey; gradients of weights are lighter than both, and their letters are dark.
+STRONG = {"F": "#00568A", "B": "#009E73", "R": "#E69F00", "W": "#F0E442", "S": "#CC79A7", "send": "#7F7F7F"}
+PALE = {"F": "#9FC6E6", "B": "#C4E6DA", "R": "#F8E3B8", "W": "#F7F1AE", "S": "#F0DAE6", "send": "#D9D9D9"}
 HIGHEST = 20.0  # inches that all workers' rows take; those of very many workers are lower than usual
 LEAST = 1.0  # points of a number: smaller ones are specks
 NAMES = {
@@ -71,15 +71,21 @@ def draw_on(
     _draw(axes, rows, workers, number, follow, label, max(row["end"] for row in rows))
 
 
-def stacked(panels: Mapping[str, tuple[Sequence[Row], Sequence[str]]], number: Callable[[Row], str], unit: str) -> Any:
-    """Several timelines under each other on one time axis, each with a title."""
-    end = max(row["end"] for rows, _ in panels.values() for row in rows)
+def stacked(
+    panels: Mapping[str, tuple[Sequence[Row], Sequence[str]]],
+    number: Callable[[Row], str],
+    unit: str,
+    follow: Callable[[Row], bool] = lambda row: True,
+    until: float | None = None,
+) -> Any:
+    """Several timelines under each other on one time axis, each with a title; see `timeline`."""
+    end = until or max(row["end"] for rows, _ in panels.values() for row in rows)
     heights = [len(workers) for _, workers in panels.values()]
     fig, grid = figure(
         PAGE, 0.7 + 0.27 * sum(heights) + 0.25 * len(panels), nrows=len(panels), sharex=True, height_ratios=heights
     )
     for axes, (title, (rows, workers)) in zip(grid, panels.items(), strict=True):
-        _draw(axes, rows, workers, number, lambda row: True, lambda row: "", end)
+        _draw(axes, rows, workers, number, follow, lambda row: "", end)
         axes.set_title(title, loc="left")
     grid[-1].set_xlabel(unit)
     _legend(fig, [row for rows, _ in panels.values() for row in rows])
@@ -123,7 +129,7 @@ def _draw(
             boxes.append([(x, y), *_right_edge(x + width, y, height, tooth), (x, y + height)])
             colours.append((STRONG if strong else PALE)[row["kind"]])
             edges.append(min(0.6, points / 3))  # a wider edge would hide a narrow box
-            ink = "white" if strong else "#444444"
+            ink = "white" if strong and row["kind"] != "W" else "#444444"
             _inscribe(axes, (x, y, width, height), number(row), label(row), points, longest, ink, scale)
     _fill(axes, boxes, colours, edges)
     sent = [_rectangle(row["start"], row["worker"] + 0.93, row["end"] - row["start"], 0.12) for row in messages]
