@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -93,6 +95,9 @@ def trained(
         ("1f1b_interleaved", (1, 2, 4), 2, True),
         ("pipedream_interleaved", (1, 2, 4), 2, False),
         ("bidirectional", (3,), 4, False),
+        ("zb_v", (1, 2, 4), 4, False),
+        ("zb_v", (1, 2, 4), 8, False),
+        ("zb_v", (1, 2, 4), 1, False),
     ],
 )
 def test_real_equals_simulated_bit_for_bit(
@@ -103,10 +108,13 @@ def test_real_equals_simulated_bit_for_bit(
 
 
 @pytest.mark.real
-def test_a_bidirectional_run_goes_on_from_its_checkpoints(tmp_path) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(("name", "cuts"), [("bidirectional", (3,)), ("zb_v", (1, 2, 4))])
+def test_a_run_with_several_stages_per_worker_goes_on_from_its_checkpoints(
+    tmp_path: Path, name: str, cuts: tuple[int, ...]
+) -> None:
     def run(steps: int, folder: object, start: int = 0) -> pipelag.TrainedRun:
         return pipelag.train(
-            convolutional(start), Noise(), method="bidirectional", cuts=(3,), microbatches=2, steps=steps,
+            convolutional(start), Noise(), method=name, cuts=cuts, microbatches=2, steps=steps,
             optimizer=sgd, executor="real", checkpoints=folder, checkpoint_every=3 if folder else 0, seed=5,
         )  # fmt: skip
 
