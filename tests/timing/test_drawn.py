@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,28 @@ def test_the_part_of_the_gradients_of_weights_can_be_given(tmp_path: Path, capsy
         assert main(["timeline", *words, "--out", str(tmp_path / "none.svg")]) == 2
         assert sentence in capsys.readouterr().err
     assert not (tmp_path / "none.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "stages"),
+    [
+        (("zb_v", "--stages", "4", "--microbatches", "2"), {"s1", "s2", "s3", "s4"}),
+        (("bidirectional", "--stages", "2", "--microbatches", "2", "--transfer", "1"), {"s1", "s2"}),
+        (("1f1b", "--stages", "4", "--transfer", "1"), set()),
+        (("1f1b_rr", "--replicas", "2,1"), set()),
+    ],
+)
+def test_passes_are_marked_with_their_stage_where_a_worker_has_several(
+    tmp_path: Path, words: tuple[str, ...], stages: set[str]
+) -> None:
+    assert main(["timeline", *words, "--minibatches", "2", "--out", str(tmp_path / "plan.svg")]) == 0
+    written = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "plan.svg").read_text())
+    assert {text for text in written if re.fullmatch(r"s\d", text)} == stages
+    (axis,) = (text for text in written if text.startswith("time ("))
+    assert axis.endswith("; s: the stage") is bool(stages)
+
+
+def test_marks_that_could_not_be_read_are_left_out() -> None:
+    rows = [{"worker": 0, "kind": "F", "minibatch": m, "start": m, "end": m + 1} for m in range(1000)]
+    figure = timeline(rows, ["worker 1"], number=lambda row: "1", label=lambda row: "s1")
+    assert not figure.axes[0].texts

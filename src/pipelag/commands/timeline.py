@@ -279,16 +279,19 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
 
 
 def draw(rows: list[dict[str, Any]], out: Path, unit: str, until: float | None) -> None:
-    """Draw the rows, passes numbered by microbatch from 1."""
+    """Draw the rows, passes numbered by microbatch from 1; where a worker has several stages, also by stage."""
     from pipelag.report.style import save
     from pipelag.report.timelines import timeline
 
     workers = 1 + max(row["worker"] for row in rows)
+    held = {(row["worker"], row["stage"]) for row in rows if row["kind"] != "send"}
+    several = len(held) > len({worker for worker, _ in held})
     figure = timeline(
         rows,
         [f"worker {worker + 1}" for worker in range(workers)],
         number=lambda row: str(1 + row.get("microbatch", row["minibatch"])),
-        unit=unit,
+        label=lambda row: f"s{row['stage']}" if several else "",
+        unit=f"{unit}; s: the stage" if several else unit,
         until=until,
     )
     save(figure, out.with_suffix(""), (out.suffix,))

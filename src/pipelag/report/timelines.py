@@ -177,7 +177,8 @@ def _inscribe(
     elif below:
         plain = below.replace("$", "").replace("\\hat", "").replace("{", "").replace("}", "").replace("_", "")
         fitting = min(6.5 * scale, points / (0.6 * len(plain)))
-        axes.text(x + width / 2, y + 0.74 * height, below, fontsize=fitting, **style)
+        if fitting >= LEAST:
+            axes.text(x + width / 2, y + 0.74 * height, below, fontsize=fitting, **style)
 
 
 def _right_edge(x: float, y: float, height: float, tooth: float) -> Outline:
