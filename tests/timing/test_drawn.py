@@ -12,6 +12,8 @@ import pytest
 from pipelag.__main__ import main
 from pipelag.commands.timeline import recorded, unit_of
 from pipelag.report.timelines import timeline
+from pipelag.results.logs import RunLog
+from pipelag.results.timelines import under_way
 
 LINK = {"topology": {"bandwidth": 4.0}, "costs": {"forward": 1.0, "backward": 2.0, "weight_bytes": 4.0}}
 
@@ -86,6 +88,13 @@ def test_a_run_whose_backwards_are_split_is_read_back_with_both_parts(tmp_path: 
     # a minibatch's gradient is whole with the last of its gradients of weights, and not before
     writers = [(row["kind"], row["stage"], row["microbatch"]) for row in logged if row["writes"] is not None]
     assert sorted(writers) == [("W", stage, m) for stage in (1, 2) for m in (1, 3)]
+
+
+def test_activations_are_under_way_until_the_gradients_of_weights_are_there(tmp_path: Path) -> None:
+    """ZB-H1's second stage: 2F0 2B0 2F1 2B1 2W0 2W1."""
+    folder = run(tmp_path / "run", "zb_h1", SPLIT, microbatches=2)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert under_way(RunLog(folder, rows, {}, {})) == [2, 2]
 
 
 def test_a_trace_names_actions_by_their_microbatch(tmp_path: Path) -> None:

@@ -75,12 +75,16 @@ def busy_once_full(log: RunLog) -> tuple[bool, float, float]:
 def under_way(log: RunLog) -> list[int]:
     """The greatest number of minibatches whose activations a stage keeps at a time, for each stage in order.
 
-    Activations are kept from the start of a forward until its backward ends.
+    Activations are kept from the start of a forward until its backward ends, with the gradients of the weights (W)
+    where these are computed apart.
     """
     stages: dict[int, list[tuple[float, int]]] = {}
-    for row in passes(log):
-        moment = (row["start"], 1) if row["kind"] == "F" else (row["end"], -1)
-        stages.setdefault(row["stage"], []).append(moment)
+    split = {row["stage"] for row in log.rows if row["kind"] == "W"}
+    for row in log.rows:
+        if row["kind"] == "F":
+            stages.setdefault(row["stage"], []).append((row["start"], 1))
+        elif row["kind"] == ("W" if row["stage"] in split else "B"):
+            stages.setdefault(row["stage"], []).append((row["end"], -1))
     return [overlapping(moments) for _, moments in sorted(stages.items())]
 
 
