@@ -62,26 +62,32 @@ def module(gpt: GPT) -> list[nn.Module]:
     return [Embedding(gpt), *blocks, Head(gpt)]
 
 
-def measured(layer: nn.Module, value: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int, int]]:
-    """The output, (operations forward, backward, bytes kept besides weights and input)."""
+def measured(layer: nn.Module, value: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int, int, int]]:
+    """The output, (operations forward, backward, those that a backward of the input alone saves, bytes kept besides
+    weights and input)."""
     keep = Saved({id_of(p) for p in layer.parameters()} | {id_of(value)})
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), FlopCounterMode(display=False) as ahead:
         out = layer(value)
     inside = sum(size for place, size in keep.bytes.items() if place != id_of(out))
+    with FlopCounterMode(display=False) as alone:
+        if value.requires_grad:
+            torch.autograd.grad(out, value, torch.ones_like(out), retain_graph=True)
     with FlopCounterMode(display=False) as back:
         out.backward(torch.ones_like(out))
-    return out.detach().requires_grad_(), (ahead.get_total_flops(), back.get_total_flops(), inside)
+    operations = ahead.get_total_flops(), back.get_total_flops(), back.get_total_flops() - alone.get_total_flops()
+    return out.detach().requires_grad_(), (*operations, inside)
 
 
 def test_the_formulas_are_the_counts_of_a_module() -> None:
     value: torch.Tensor = torch.randint(SIZES.vocabulary, (SEQUENCES, SIZES.context))
     places = SEQUENCES * SIZES.context * 8  # the head's targets, whole numbers, which the formula leaves out
     for layer, counted in zip(module(SIZES), SIZES.layers(SEQUENCES, element=4), strict=True):
-        value, (forward, backward, inside) = measured(layer, value)
+        value, (forward, backward, weights, inside) = measured(layer, value)
         assert sum(p.numel() for p in layer.parameters()) == counted.parameters, counted.name
         assert value.numel() * 4 == counted.output_bytes, counted.name
         assert forward == counted.forward, counted.name
         assert backward == counted.backward, counted.name
+        assert weights == counted.weight_gradient, counted.name
         extra = places if counted.name == "output" else 0
         assert inside - extra == counted.kept_bytes - counted.output_bytes, counted.name
 

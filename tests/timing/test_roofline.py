@@ -10,10 +10,11 @@ from torch import nn
 from torch.nn import functional
 
 from pipelag.errors import PipelagError
+from pipelag.timing.layers import Profile
 from pipelag.timing.loss import with_loss
 from pipelag.timing.profile import profile
 from pipelag.timing.roofline import Roofline, roofline
-from pipelag.timing.sheets import DEVICES, Device
+from pipelag.timing.sheets import DEVICES, Device, data_sheet
 
 
 def test_an_operator_takes_the_longer_of_computing_and_moving() -> None:
@@ -180,3 +181,19 @@ def test_shared_weights_count_once() -> None:
 def test_unknown_devices_are_refused() -> None:
     with pytest.raises(PipelagError, match="did you mean 'v100'"):
         roofline(nn.Sequential(nn.Linear(2, 2)), torch.empty(1, 2, device="meta"), "v10")
+
+
+def test_the_part_of_the_weights_is_what_a_backward_of_the_inputs_saves() -> None:
+    n, width = 4096, 4096  # products are bound by operations, sums by bytes
+    with torch.device("meta"):
+        linears = [nn.Linear(width, width, bias=False) for _ in range(2)]
+        layers = roofline([*linears, nn.ReLU()], torch.empty(n, width), "v100").layers
+    product = 1e3 * 2 * n * width**2 / data_sheet("v100").flops
+    first, second, relu = layers
+    assert first.weight_ms == first.backward_ms == pytest.approx(product)  # nobody needs the gradient of the data
+    assert (second.backward_ms, second.weight_ms) == (pytest.approx(2 * product), pytest.approx(product))
+    assert relu.backward_ms > 0 and relu.weight_ms == 0
+    stage = Profile(layers).cut((1,), microbatches=2)[1]
+    assert stage.weight_gradient == pytest.approx(product / 2e3)
+    assert Profile(layers).scaled(3.0).layers[1].weight_ms == pytest.approx(3 * product)
+    assert Profile(layers).faster(2.0).layers[1].weight_ms == pytest.approx(product / 2)
