@@ -4,7 +4,6 @@ from pipelag.schedules.actions import SUCH_AS, Action, Schedule
 from pipelag.schedules.check import check
 from pipelag.schedules.delays import Delays, delays, lagged, steady_delays
 from pipelag.schedules.library import SCHEDULES, register_schedule, schedule
-from pipelag.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
 __all__ = [
     "SCHEDULES",
@@ -18,7 +17,4 @@ __all__ = [
     "register_schedule",
     "schedule",
     "steady_delays",
-    "zb_h1",
-    "zb_h2",
-    "zb_v",
 ]

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipelag.errors import PipelagError, shown, unknown
 from pipelag.schedules.actions import Action, Kind, Schedule
+from pipelag.schedules.zero_bubble import zb_h1 as zb_h1
+from pipelag.schedules.zero_bubble import zb_h2 as zb_h2
+from pipelag.schedules.zero_bubble import zb_v as zb_v
 from pipelag.typed import signature_of
 
 if TYPE_CHECKING:
@@ -299,4 +302,7 @@ SCHEDULES |= {
     "1f1b_rr": one_f_one_b_rr,
     "dualpipe": cycle,
     "asp": parameter_server,
+    "zb_h1": zb_h1,
+    "zb_h2": zb_h2,
+    "zb_v": zb_v,
 }

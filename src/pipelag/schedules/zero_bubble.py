@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pipelag.errors import PipelagError
 from pipelag.schedules.actions import Kind, Schedule
-from pipelag.schedules.library import register_schedule
 
 if TYPE_CHECKING:
     from pipelag.schedules.table import Group
@@ -46,19 +45,16 @@ def zero_bubble(lead: int, stages: int, minibatches: int, microbatches: int = 1)
     return Schedule(f"zb_h{lead}", stages, minibatches, tuple(rows), microbatches=microbatches)
 
 
-@register_schedule
 def zb_h1(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
     """ZB-H1: a third of 1F1B's bubble where F, B and W take equally long, with 1F1B's memory. See `zero_bubble`."""
     return zero_bubble(1, stages, minibatches, microbatches)
 
 
-@register_schedule
 def zb_h2(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
     """ZB-H2: no bubble where F, B and W take equally long, with nearly twice 1F1B's memory. See `zero_bubble`."""
     return zero_bubble(2, stages, minibatches, microbatches)
 
 
-@register_schedule
 def zb_v(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
     """ZB-V: no bubble where F, B and W take equally long, with 1F1B's memory, over two stages per worker in a V.
 
