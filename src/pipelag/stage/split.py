@@ -1,0 +1,231 @@
+"""A backward in two parts: the gradients of a stage's inputs at once (B), those of its weights later (W).
+
+Qi et al. 2024 (arXiv 2401.10241, section 2): of y = W x with the arriving gradient dy, B computes dx = W^T dy, for
+which the stage before waits, and W computes dW = dy x^T, for which nobody waits. dy and x are kept in between.
+
+In autograd's graph, B runs through the nodes from which an input is reached, and no further. From some of them, the
+forks, edges lead out of this part of the graph, to weights. B keeps the gradients that arrive at the forks. W goes on
+from each fork by itself, and autograd then runs only what lies between the fork and its weights. This is exact for
+weights that are behind one fork alone. Weights behind several (tied ones) would be counted again for each fork that is
+reached from another, so their gradients are computed in B, and added in W. So are those of nodes that compute both
+gradients together, of the user's own autograd functions, and of layers that are checkpointed inside: W would do all of
+their work again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from pipelag.errors import PipelagError
+from pipelag.stage.recompute import Gradients, differentiable
+from pipelag.tensors import as_it_is, as_tuple
+
+Node = Any  # torch.autograd.graph.Node
+# Their kernels get both gradients from the same sums, or (recurrent ones) those of the weights from the inputs'.
+TOGETHER = (
+    *("NativeBatchNormBackward", "CudnnBatchNormBackward", "MiopenBatchNormBackward", "BatchNormWithUpdateBackward"),
+    *("NativeLayerNormBackward", "NativeGroupNormBackward", "FusedRmsNormBackward", "PreluKernelBackward"),
+    *("MkldnnRnnLayerBackward", "CudnnRnnBackward", "MiopenRnnBackward"),
+)
+
+
+class Part(NamedTuple):
+    """A backward that is left: from these edges, with these gradients, to these leaves; None: to all."""
+
+    edges: list[GradientEdge]
+    gradients: list[torch.Tensor]
+    leaves: Sequence[torch.Tensor] | None
+
+
+@dataclass
+class Later:
+    """What B left to W.
+
+    parts: backwards still to be done.
+    computed: (leaf's node, its gradient) of those that B has computed.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    computed: list[tuple[Node, torch.Tensor]] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the gradients that are kept until W."""
+        kept = [gradient for part in self.parts for gradient in part.gradients]
+        kept += [gradient for _, gradient in self.computed]
+        return sum({t.data_ptr(): t.numel() * t.element_size() for t in kept if t.layout == torch.strided}.values())
+
+    def accumulate(self) -> None:
+        """Compute the gradients of the weights, and add them to `grad`, as an ordinary backward does; call it once."""
+        while self.parts:
+            edges, gradients, leaves = self.parts.pop(0)
+            torch.autograd.backward(edges, gradients, inputs=leaves)
+        with torch.no_grad():
+            for node, gradient in self.computed:
+                node(gradient)  # adds it, and calls the hooks for after that; the hooks of the tensor were called in B
+        self.computed.clear()
+
+
+def backward_to_inputs(output: Any, gradients: Gradients | None, inputs: Any) -> tuple[Gradients, Later]:
+    """Compute the gradients of a stage's inputs (B), and leave those of its weights to `Later.accumulate` (W).
+
+    A hook on a tensor that is an operator's output may be called in both parts; hooks on weights are called once.
+
+    Args:
+        output, gradients, inputs: as `recompute.backward_through` takes them.
+
+    Returns:
+        The gradients of the inputs that require one, and what is left.
+
+    Raises:
+        PipelagError: a layer is checkpointed in the way that cannot compute the gradients of inputs alone.
+    """
+    outputs = [t for t in as_tuple(output) if t.requires_grad]
+    given = [torch.ones_like(t) for t in outputs] if gradients is None else gradients
+    used = [(t, gradient) for t, gradient in zip(outputs, given, strict=True) if gradient is not None]
+    starts, received = Part([get_gradient_edge(t) for t, _ in used], [g for _, g in used], None), differentiable(inputs)
+    leaves: list[Node] = [get_gradient_edge(t).node for t in received]
+    graph = Graph(starts.edges, leaves)
+    if not graph.inside:  # the first stage, or one that computes nothing from its inputs
+        return (None,) * len(received), Later([starts] if used else [])
+    outside = [
+        (edge, g) for edge, g in zip(starts.edges, starts.gradients, strict=True) if edge.node not in graph.inside
+    ]
+    before, forks = graph.behind([edge.node for edge, _ in outside]), graph.forks()
+    early = computed_early([before, *forks.values()])
+    late = {node: [leaf.variable for leaf in fork.leaves if leaf not in early] for node, fork in forks.items()}
+    arriving = [(edge, node) for node in forks if late[node] for edge in graph.edges[node].values()]
+    found = torch.autograd.grad(
+        [t for t, _ in used],
+        [*(GradientEdge(leaf, 0) for leaf in (*leaves, *early)), *(edge for edge, _ in arriving)],
+        starts.gradients,
+        retain_graph=True,
+        allow_unused=True,
+    )
+    entered, computed, arrived = parted(found, len(leaves), len(early))
+    left = Later(computed=[(leaf, g) for leaf, g in zip(early, computed, strict=True) if g is not None])
+    if alone := [leaf.variable for leaf in before.leaves if leaf not in early]:
+        left.parts.append(Part([edge for edge, _ in outside], [g for _, g in outside], alone))
+    parts = {node: Part([], [], late[node]) for _, node in arriving}
+    for (edge, node), gradient in zip(arriving, arrived, strict=True):
+        if gradient is not None:
+            parts[node].edges.append(edge)
+            parts[node].gradients.append(gradient)
+    left.parts += [part for part in parts.values() if part.edges]
+    with torch.no_grad():
+        for leaf, gradient in zip(leaves, entered, strict=True):
+            if gradient is not None:
+                leaf(gradient)  # becomes the input's `grad`, laid out in memory as an ordinary backward lays it out
+    return tuple(t.grad for t in received), left
+
+
+def computed_early(groups: Sequence[Behind]) -> dict[Node, None]:
+    """The leaves whose gradients B computes: those of several groups, and those of groups that cannot be split."""
+    times = Counter(leaf for group in groups for leaf in group.leaves)
+    return {leaf: None for group in groups for leaf in group.leaves if group.whole or times[leaf] > 1}
+
+
+def parted(values: Gradients, first: int, second: int) -> tuple[Gradients, Gradients, Gradients]:
+    """The first so many values, the next so many, and the rest."""
+    return values[:first], values[first : first + second], values[first + second :]
+
+
+class Behind(NamedTuple):
+    """What lies behind edges that lead out of the part of the graph from which an input is reached.
+
+    leaves: the nodes that accumulate gradients.
+    whole: their gradients cannot be computed apart, or only by doing other work again.
+    """
+
+    leaves: list[Node]
+    whole: bool
+
+
+class Graph:
+    """Autograd's graph from these edges on.
+
+    inside: the nodes from which one of the `entrances` is reached, in the order in which they were found.
+    edges: by number, the edges by which each node is entered.
+    """
+
+    def __init__(self, starts: Iterable[GradientEdge], entrances: Iterable[Node]) -> None:
+        self.edges: dict[Node, dict[int, GradientEdge]] = {}
+        before: dict[Node, list[Node]] = {}
+        todo: list[Node] = []
+
+        def enter(node: Node, number: int) -> None:
+            if node not in self.edges:
+                todo.append(node)
+            self.edges.setdefault(node, {})[number] = GradientEdge(node, number)
+
+        for edge in starts:
+            enter(edge.node, edge.output_nr)
+        while todo:
+            node = todo.pop()
+            for after, number in node.next_functions:
+                if after is not None:
+                    enter(after, number)
+                    before.setdefault(after, []).append(node)
+        reaching, todo = set[Node](), [node for node in entrances if node in self.edges]
+        while todo:
+            node = todo.pop()
+            if node not in reaching:
+                reaching.add(node)
+                todo += before.get(node, ())
+        self.inside = {node: None for node in self.edges if node in reaching}
+
+    def forks(self) -> dict[Node, Behind]:
+        """Fork -> what is behind its edges that lead out.
+
+        Raises:
+            PipelagError: see `backward_to_inputs`.
+        """
+        forks = {}
+        for node in self.inside:
+            if type(node).__name__ == "CheckpointFunctionBackward":
+                raise PipelagError(
+                    "a layer is checkpointed with use_reentrant=True, which computes the gradients of its weights and "
+                    "of its inputs only together, but this schedule computes them apart; use use_reentrant=False, or "
+                    "a method such as 1f1b_flush"
+                )
+            behind = self.behind([after for after, _ in node.next_functions if after not in self.inside])
+            if behind.leaves:
+                whole = isinstance(node, BackwardCFunction) or node.name().startswith(TOGETHER)
+                forks[node] = Behind(behind.leaves, behind.whole or whole or unpacks(node))
+        return forks
+
+    def behind(self, nodes: Iterable[Node | None]) -> Behind:
+        """What lies behind nodes outside, themselves included."""
+        seen, todo, leaves, whole = set[Node](), list(nodes), [], False
+        while todo:
+            node = todo.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if type(node).__name__ == "AccumulateGrad":
+                leaves.append(node)
+            whole = whole or unpacks(node)
+            todo += [after for after, _ in node.next_functions]
+        return Behind(leaves, whole)
+
+
+def unpacks(node: Node) -> bool:
+    """Whether hooks make a node's saved tensors again for each backward, as checkpointing inside a layer does."""
+    kind: Any = type(node)
+    saved = [getattr(node, name) for name in saved_names(kind)] if not isinstance(node, BackwardCFunction) else []
+    each = [one for some in saved for one in (some if isinstance(some, tuple) else (some,))]
+    return any(getattr(one, "unpack_hook", None) not in (None, as_it_is) for one in each)
+
+
+@cache
+def saved_names(kind: Hashable) -> list[str]:
+    """The attributes of a kind of nodes that hold its saved tensors."""
+    return [name for name in dir(kind) if name.startswith("_raw_saved_")]
