@@ -15,7 +15,7 @@ their work again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
     edges: list[GradientEdge]
     gradients: list[torch.Tensor]
-    leaves: Sequence[torch.Tensor] | None
+    leaves: Sequence[GradientEdge] | None
 
 
 @dataclass
@@ -101,8 +101,8 @@ def backward_to_inputs(output: Any, gradients: Gradients | None, inputs: Any) ->
     ]
     before, forks = graph.behind([edge.node for edge, _ in outside]), graph.forks()
     early = computed_early([before, *forks.values()])
-    late = {node: [leaf.variable for leaf in fork.leaves if leaf not in early] for node, fork in forks.items()}
-    arriving = [(edge, node) for node in forks if late[node] for edge in graph.edges[node].values()]
+    late = {node: [GradientEdge(leaf, 0) for leaf in fork.leaves if leaf not in early] for node, fork in forks.items()}
+    arriving = [(edge, node) for node in forks if late[node] for edge in graph.edges(node)]
     found = torch.autograd.grad(
         [t for t, _ in used],
         [*(GradientEdge(leaf, 0) for leaf in (*leaves, *early)), *(edge for edge, _ in arriving)],
@@ -112,7 +112,7 @@ def backward_to_inputs(output: Any, gradients: Gradients | None, inputs: Any) ->
     )
     entered, computed, arrived = parted(found, len(leaves), len(early))
     left = Later(computed=[(leaf, g) for leaf, g in zip(early, computed, strict=True) if g is not None])
-    if alone := [leaf.variable for leaf in before.leaves if leaf not in early]:
+    if alone := [GradientEdge(leaf, 0) for leaf in before.leaves if leaf not in early]:
         left.parts.append(Part([edge for edge, _ in outside], [g for _, g in outside], alone))
     parts = {node: Part([], [], late[node]) for _, node in arriving}
     for (edge, node), gradient in zip(arriving, arrived, strict=True):
@@ -152,35 +152,45 @@ class Behind(NamedTuple):
 class Graph:
     """Autograd's graph from these edges on.
 
-    inside: the nodes from which one of the `entrances` is reached, in the order in which they were found.
-    edges: by number, the edges by which each node is entered.
+    after: the nodes behind each node.
+    numbers: the outputs of each node, by number, to which a gradient comes.
+    inside: the nodes from which one of the `entrances` is reached.
     """
 
     def __init__(self, starts: Iterable[GradientEdge], entrances: Iterable[Node]) -> None:
-        self.edges: dict[Node, dict[int, GradientEdge]] = {}
+        self.after: dict[Node, list[Node]] = {}
+        self.numbers: dict[Node, set[int]] = {}
         before: dict[Node, list[Node]] = {}
-        todo: list[Node] = []
-
-        def enter(node: Node, number: int) -> None:
-            if node not in self.edges:
-                todo.append(node)
-            self.edges.setdefault(node, {})[number] = GradientEdge(node, number)
-
         for edge in starts:
-            enter(edge.node, edge.output_nr)
+            self.numbers.setdefault(edge.node, set()).add(edge.output_nr)
+        todo = list(self.numbers)
+        while todo:  # in one function, because this runs for every backward
+            node = todo.pop()
+            self.after[node] = after = []
+            for other, number in node.next_functions:
+                if other is None:
+                    continue
+                after.append(other)
+                if other in before:
+                    before[other].append(node)
+                else:
+                    before[other] = [node]
+                if other in self.numbers:
+                    self.numbers[other].add(number)
+                else:
+                    self.numbers[other] = {number}
+                    todo.append(other)
+        self.inside = set[Node]()
+        todo = [node for node in entrances if node in self.numbers]
         while todo:
             node = todo.pop()
-            for after, number in node.next_functions:
-                if after is not None:
-                    enter(after, number)
-                    before.setdefault(after, []).append(node)
-        reaching, todo = set[Node](), [node for node in entrances if node in self.edges]
-        while todo:
-            node = todo.pop()
-            if node not in reaching:
-                reaching.add(node)
+            if node not in self.inside:
+                self.inside.add(node)
                 todo += before.get(node, ())
-        self.inside = {node: None for node in self.edges if node in reaching}
+
+    def edges(self, node: Node) -> list[GradientEdge]:
+        """The edges by which gradients come to a node."""
+        return [GradientEdge(node, number) for number in sorted(self.numbers[node])]
 
     def forks(self) -> dict[Node, Behind]:
         """Fork -> what is behind its edges that lead out.
@@ -189,43 +199,48 @@ class Graph:
             PipelagError: see `backward_to_inputs`.
         """
         forks = {}
-        for node in self.inside:
+        for node, after in self.after.items():
+            if node not in self.inside:
+                continue
             if type(node).__name__ == "CheckpointFunctionBackward":
                 raise PipelagError(
                     "a layer is checkpointed with use_reentrant=True, which computes the gradients of its weights and "
                     "of its inputs only together, but this schedule computes them apart; use use_reentrant=False, or "
                     "a method such as 1f1b_flush"
                 )
-            behind = self.behind([after for after, _ in node.next_functions if after not in self.inside])
-            if behind.leaves:
+            leading_out = [other for other in after if other not in self.inside]
+            if leading_out and (behind := self.behind(leading_out)).leaves:
                 whole = isinstance(node, BackwardCFunction) or node.name().startswith(TOGETHER)
                 forks[node] = Behind(behind.leaves, behind.whole or whole or unpacks(node))
         return forks
 
-    def behind(self, nodes: Iterable[Node | None]) -> Behind:
+    def behind(self, nodes: Iterable[Node]) -> Behind:
         """What lies behind nodes outside, themselves included."""
         seen, todo, leaves, whole = set[Node](), list(nodes), [], False
         while todo:
             node = todo.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            if type(node).__name__ == "AccumulateGrad":
-                leaves.append(node)
-            whole = whole or unpacks(node)
-            todo += [after for after, _ in node.next_functions]
+            if node not in seen:
+                seen.add(node)
+                if type(node).__name__ == "AccumulateGrad":
+                    leaves.append(node)
+                whole = whole or unpacks(node)
+                todo += self.after[node]
         return Behind(leaves, whole)
 
 
 def unpacks(node: Node) -> bool:
     """Whether hooks make a node's saved tensors again for each backward, as checkpointing inside a layer does."""
     kind: Any = type(node)
-    saved = [getattr(node, name) for name in saved_names(kind)] if not isinstance(node, BackwardCFunction) else []
-    each = [one for some in saved for one in (some if isinstance(some, tuple) else (some,))]
-    return any(getattr(one, "unpack_hook", None) not in (None, as_it_is) for one in each)
+    for name in saved_names(kind):
+        saved = getattr(node, name)
+        for one in saved if isinstance(saved, tuple) else (saved,):
+            if getattr(one, "unpack_hook", None) not in (None, as_it_is):
+                return True
+    return False
 
 
 @cache
-def saved_names(kind: Hashable) -> list[str]:
-    """The attributes of a kind of nodes that hold its saved tensors."""
-    return [name for name in dir(kind) if name.startswith("_raw_saved_")]
+def saved_names(kind: Any) -> list[str]:
+    """The attributes of a kind of nodes that hold its saved tensors; of the user's functions none."""
+    its_own = issubclass(kind, BackwardCFunction)
+    return [] if its_own else [name for name in dir(kind) if name.startswith("_raw_saved_")]
