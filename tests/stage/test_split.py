@@ -127,6 +127,9 @@ LAYERS: dict[str, Make] = {
         a=nn.Linear(6, 6), w=weight(6),
     ),
     "a sum over the input": lambda: Of(lambda s, x: s.w * x.sum(0), w=weight(6)),
+    "an operator of several outputs": lambda: Of(
+        lambda s, x: tuple(torch._foreach_mul([torch.sin(x), torch.cos(x)], [s.w, s.v])), w=weight(6), v=weight(6)
+    ),
     "nothing to train": nn.Tanh,
     "a weight alone": lambda: Of(lambda s, x: (s.a(x), s.b * s.c, s.b), a=nn.Linear(6, 2), b=weight(3), c=weight(3)),
     "a weight alone and with the input": lambda: Of(lambda s, x: (x * s.b, s.b * s.c), b=weight(6), c=weight(6)),

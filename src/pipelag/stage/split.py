@@ -15,7 +15,7 @@ their work again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from pipelag.stage.recompute import Gradients, differentiable
 from pipelag.tensors import as_it_is, as_tuple
 
 Node = Any  # torch.autograd.graph.Node
+Edges = list[GradientEdge]
 # Their kernels get both gradients from the same sums, or (recurrent ones) those of the weights from the inputs'.
 TOGETHER = (
     *("NativeBatchNormBackward", "CudnnBatchNormBackward", "MiopenBatchNormBackward", "BatchNormWithUpdateBackward"),
@@ -40,9 +41,9 @@ TOGETHER = (
 class Part(NamedTuple):
     """A backward that is left: from these edges, with these gradients, to these leaves; None: to all."""
 
-    edges: list[GradientEdge]
+    edges: Edges
     gradients: list[torch.Tensor]
-    leaves: Sequence[GradientEdge] | None
+    leaves: Edges | None
 
 
 @dataclass
@@ -91,51 +92,53 @@ def backward_to_inputs(output: Any, gradients: Gradients | None, inputs: Any) ->
     outputs = [t for t in as_tuple(output) if t.requires_grad]
     given = [torch.ones_like(t) for t in outputs] if gradients is None else gradients
     used = [(t, gradient) for t, gradient in zip(outputs, given, strict=True) if gradient is not None]
-    starts, received = Part([get_gradient_edge(t) for t, _ in used], [g for _, g in used], None), differentiable(inputs)
-    leaves: list[Node] = [get_gradient_edge(t).node for t in received]
-    graph = Graph(starts.edges, leaves)
+    starts = Part([get_gradient_edge(t) for t, _ in used], [gradient for _, gradient in used], None)
+    received = differentiable(inputs)
+    entrances: list[Node] = [get_gradient_edge(t).node for t in received]
+    graph = Graph(starts.edges, entrances)
     if not graph.inside:  # the first stage, or one that computes nothing from its inputs
         return (None,) * len(received), Later([starts] if used else [])
-    outside = [
-        (edge, g) for edge, g in zip(starts.edges, starts.gradients, strict=True) if edge.node not in graph.inside
-    ]
-    before, forks = graph.behind([edge.node for edge, _ in outside]), graph.forks()
-    early = computed_early([before, *forks.values()])
-    late = {node: [GradientEdge(leaf, 0) for leaf in fork.leaves if leaf not in early] for node, fork in forks.items()}
-    arriving = [(edge, node) for node in forks if late[node] for edge in graph.edges(node)]
-    found = torch.autograd.grad(
-        [t for t, _ in used],
-        [*(GradientEdge(leaf, 0) for leaf in (*leaves, *early)), *(edge for edge, _ in arriving)],
-        starts.gradients,
-        retain_graph=True,
-        allow_unused=True,
+    early, beside, late = shared_out(graph, starts)
+    asked = [GradientEdge(leaf, 0) for leaf in (*entrances, *early)] + [edge for edges, _ in late for edge in edges]
+    found = iter(
+        torch.autograd.grad([t for t, _ in used], asked, starts.gradients, retain_graph=True, allow_unused=True)
     )
-    entered, computed, arrived = parted(found, len(leaves), len(early))
-    left = Later(computed=[(leaf, g) for leaf, g in zip(early, computed, strict=True) if g is not None])
-    if alone := [GradientEdge(leaf, 0) for leaf in before.leaves if leaf not in early]:
-        left.parts.append(Part([edge for edge, _ in outside], [g for _, g in outside], alone))
-    parts = {node: Part([], [], late[node]) for _, node in arriving}
-    for (edge, node), gradient in zip(arriving, arrived, strict=True):
-        if gradient is not None:
-            parts[node].edges.append(edge)
-            parts[node].gradients.append(gradient)
-    left.parts += [part for part in parts.values() if part.edges]
     with torch.no_grad():
-        for leaf, gradient in zip(leaves, entered, strict=True):
+        for node, gradient in zip(entrances, found, strict=False):
             if gradient is not None:
-                leaf(gradient)  # becomes the input's `grad`, laid out in memory as an ordinary backward lays it out
+                node(gradient)  # becomes the input's `grad`, laid out in memory as an ordinary backward lays it out
+    left = Later(
+        beside, [(leaf, gradient) for leaf, gradient in zip(early, found, strict=False) if gradient is not None]
+    )
+    for edges, leaves in late:
+        arrived = [(edge, gradient) for edge, gradient in zip(edges, found, strict=False) if gradient is not None]
+        if arrived:
+            left.parts.append(Part([edge for edge, _ in arrived], [gradient for _, gradient in arrived], leaves))
     return tuple(t.grad for t in received), left
 
 
-def computed_early(groups: Sequence[Behind]) -> dict[Node, None]:
-    """The leaves whose gradients B computes: those of several groups, and those of groups that cannot be split."""
+def shared_out(graph: Graph, starts: Part) -> tuple[list[Node], list[Part], list[tuple[Edges, Edges]]]:
+    """What B and W do for the weights.
+
+    Returns:
+        The leaves whose gradients B computes; the backward from outputs that are not computed from any input, if there
+        are some; and for every fork that W starts from, its own edges and those of its leaves.
+    """
+    beside = Part([], [], [])
+    for edge, gradient in zip(starts.edges, starts.gradients, strict=True):
+        if edge.node not in graph.inside:
+            beside.edges.append(edge)
+            beside.gradients.append(gradient)
+    before, forks = graph.behind([edge.node for edge in beside.edges]), graph.forks()
+    groups = [before, *forks.values()]
     times = Counter(leaf for group in groups for leaf in group.leaves)
-    return {leaf: None for group in groups for leaf in group.leaves if group.whole or times[leaf] > 1}
+    early = {leaf: None for group in groups for leaf in group.leaves if group.whole or times[leaf] > 1}
 
+    def late(group: Behind) -> Edges:
+        return [GradientEdge(leaf, 0) for leaf in group.leaves if leaf not in early]
 
-def parted(values: Gradients, first: int, second: int) -> tuple[Gradients, Gradients, Gradients]:
-    """The first so many values, the next so many, and the rest."""
-    return values[:first], values[first : first + second], values[first + second :]
+    alone = [beside._replace(leaves=late(before))] if late(before) else []
+    return list(early), alone, [(graph.edges(node), late(fork)) for node, fork in forks.items() if late(fork)]
 
 
 class Behind(NamedTuple):
@@ -188,7 +191,7 @@ class Graph:
                 self.inside.add(node)
                 todo += before.get(node, ())
 
-    def edges(self, node: Node) -> list[GradientEdge]:
+    def edges(self, node: Node) -> Edges:
         """The edges by which gradients come to a node."""
         return [GradientEdge(node, number) for number in sorted(self.numbers[node])]
 
