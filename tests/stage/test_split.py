@@ -143,6 +143,12 @@ PAIRS: dict[str, Make] = {
 }  # fmt: skip
 
 
+def doubled(seen: list[Any], name: str, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    """A hook of a weight, which changes its gradient; autograd may call it without one."""
+    seen.append((name, "hook", copy.deepcopy(gradient)))
+    return None if gradient is None else 2 * gradient
+
+
 class Both:
     """A stage whose backward runs whole, and a copy whose backward runs in two parts, with hooks on all weights."""
 
@@ -156,8 +162,8 @@ class Both:
         for module, seen in zip(self.modules, self.seen, strict=True):
             for name, p in module.named_parameters():
                 if p.requires_grad:
-                    p.register_hook(lambda g, name=name, seen=seen: (seen.append((name, "hook", g.clone())), 2 * g)[1])
-                    after = lambda p, name=name, seen=seen: seen.append((name, "after", p.grad.clone()))  # noqa: E731
+                    p.register_hook(lambda g, name=name, seen=seen: doubled(seen, name, g))
+                    after = lambda p, name=name, seen=seen: seen.append((name, "after", copy.deepcopy(p.grad)))  # noqa: E731
                     p.register_post_accumulate_grad_hook(after)
 
     def forward(self, which: int, m: int) -> tuple[Any, Any]:
