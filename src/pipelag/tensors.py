@@ -277,5 +277,10 @@ def kept_for_backward(but: set[int], look: Callable[[torch.Tensor], None] | None
             sizes[place] = tensor.numel() * tensor.element_size()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(keep, as_it_is):
         yield sizes
+
+
+def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself: a hook that changes nothing, which others can recognise."""
+    return tensor

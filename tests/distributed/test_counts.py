@@ -124,3 +124,27 @@ def test_workers_count_the_bytes_that_they_send() -> None:
     message, weights = 4 * 6 * 4, (192 * 6 + 6) * 4
     replica = 4 * message + 4 * (weights + 2 * 4)
     assert launch(sending, 3, "cpu", 1) == [replica, replica, 8 * message]
+
+
+def keeping(job: Job, names: list[str]) -> list[list[dict[str, int]]]:
+    """What each rank kept, by method."""
+    kept, loss = [], nn.functional.cross_entropy
+    for name in names:
+        layers = [nn.Flatten(), nn.Linear(192, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)]
+        phases = [Phase(get(name), 2, (3,), microbatches=4)]
+        training = RealTraining(job, nn.Sequential(*layers), phases, sgd, loss, rate=lambda step: 1.0, seed=0)
+        batches = Noise(batch=8)
+        records = training.run(batches.inputs, batches.targets)[0]
+        kept.append([records[rank].memory for rank in sorted(records)])
+    return kept
+
+
+@pytest.mark.real
+def test_what_w_needs_is_counted_until_w() -> None:
+    """Of 2 samples, W needs the gradients of stage 1's output (6 numbers), or of both layers of stage 2 (5 and 4)."""
+    flush, h1, h2 = launch(keeping, 2, "cpu", 1, names=["1f1b_flush", "zb_h1", "zb_h2"])
+    assert all("gradients" not in stage for stage in flush)
+    one = [stage["activations"] // waiting for stage, waiting in zip(flush, (2, 1), strict=True)]
+    for kept, waiting, behind in ((h1, (2, 2), (1, 2)), (h2, (3, 3), (1, 3))):
+        assert [stage["activations"] for stage in kept] == [a * b for a, b in zip(one, waiting, strict=True)]
+        assert [stage["gradients"] for stage in kept] == [4 * 2 * 6 * behind[0], 4 * 2 * (5 + 4) * behind[1]]

@@ -60,7 +60,7 @@ def test_real_weights_equal_the_simulated_bit_for_bit(case: str) -> None:
 # Every method that a real pipeline can run, on 2 and on 4 workers, in whole minibatches or in microbatches.
 OWN = ("asp", "bsp", "sequential", "gpipe_torch", "1f1b_torch", *VIRTUAL)  # have tests of their own
 REAL = [name for name, method in METHODS.items() if method.random is None and name not in OWN]
-SPLIT = PARTS | {"gpipe": 4, "1f1b_flush": 2, "pipemare": 2, "pipedream": 2}
+SPLIT = PARTS | {"gpipe": 4, "1f1b_flush": 2, "pipemare": 2, "pipedream": 2, "zb_h1": 4, "zb_h2": 4}
 METHOD_CASES = {
     cuts: [[Phase(get(name), 10, cuts, microbatches=SPLIT.get(name, 1))] for name in REAL] for cuts in [(3,), (1, 2, 4)]
 }

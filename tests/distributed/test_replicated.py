@@ -181,7 +181,9 @@ def test_figure_8s_two_stages_are_one_round_stale() -> None:
     assert get("pipedream").delays(3, 1, (2, 1, 1)).places == ((0, 1), (0,), (0,))
 
 
-@pytest.mark.parametrize("name", ["stale_weights", "pipemare", "gpipe", "1f1b_flush", "pipedream_2bw", "spectrain"])
+@pytest.mark.parametrize(
+    "name", ["stale_weights", "pipemare", "gpipe", "1f1b_flush", "zb_h1", "pipedream_2bw", "spectrain"]
+)
 @pytest.mark.parametrize("replicas", [(2, 1), (1, 2), (2, 2), (3, 1), (2, 3)])
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_any_schedule_can_be_dealt_to_replicas(name: str, replicas: tuple[int, ...], microbatches: int) -> None:
@@ -209,7 +211,7 @@ REPLICABLE = [
 
 def replicated_run(name: str, executor: str) -> dict[str, torch.Tensor]:
     """Two replicas of the first stage, one of the second, in the method's own schedule."""
-    microbatches = 2 if name == "pipedream_2bw" else 1
+    microbatches = {"pipedream_2bw": 2, "zb_h1": 4}.get(name, 1)
     momentum = 0.0 if name == "nesterov_async" else 0.9
     # Vertical sync gives all stages one version, so they need rounds of one length.
     replicas = (2, 2) if name in ("pipedream_vertical_sync",) else (2, 1)
@@ -226,7 +228,9 @@ def replicated_run(name: str, executor: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", ["stale_weights", "pipemare", "pipeoptim", "spectrain", "pipedream_2bw", "dc_asgd"])
+@pytest.mark.parametrize(
+    "name", ["stale_weights", "pipemare", "pipeoptim", "spectrain", "pipedream_2bw", "dc_asgd", "zb_h1"]
+)
 def test_any_method_with_replicas_is_the_same_real_and_simulated(name: str) -> None:
     real, simulated = replicated_run(name, "real"), replicated_run(name, "simulated")
     assert all(torch.equal(value, real[key]) for key, value in simulated.items()), name

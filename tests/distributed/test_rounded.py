@@ -32,6 +32,7 @@ TWO = [
     for name, parts in (
         *(("sequential", 1), ("stale_weights", 1), ("stale_weights_stashed", 1), ("pipedream", 2), ("1f1b", 1)),
         *(("spectrain", 1), ("pipeoptim", 1), ("xpipe", 1), ("pipemare", 2), ("pipedream_2bw", 4), ("gpipe", 4)),
+        ("zb_h1", 4),
     )
 ]
 TWO.append([Phase(get("pipemare"), 4, (2,), microbatches=2), Phase(get("spectrain_1f1b"), STEPS - 4, (4,))])
@@ -39,6 +40,7 @@ THREE = [
     [Phase(get("pipedream"), STEPS, (3,), replicas=(2, 1))],
     [Phase(get("pipemare"), STEPS, (2, 4), recompute=2)],
     [Phase(get("pipedream"), STEPS, (2, 4), recompute=True)],
+    [Phase(get("zb_h2"), STEPS, (2, 4), microbatches=4)],
 ]
 
 

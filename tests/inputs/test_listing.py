@@ -224,6 +224,7 @@ def test_an_unknown_data_sheet_is_named_before_missing_data(capsys: Captured) ->
         ("profile lenet5 --out x.jsonl --data mnist --options= --batch 2", "--options should be a mapping"),
         ("profile lenet5 --out x.jsonl --sheet v100 --device cpu", "--device applies to measuring"),
         ("profile lenet5 --out x.jsonl --sheet v100 --repeats 3", "--repeats applies to measuring"),
+        ("profile lenet5 --out x.jsonl --sheet v100 --split", "--split applies to measuring"),
         ("profile lenet5 --out x.jsonl --sheet v100 --data cifar10 --batch 2", "'lenet5' cannot take these inputs"),
     ],
 )

@@ -370,7 +370,12 @@ def test_a_models_profile_is_written_for_partition_and_read_again(
     out = str(tmp_path / "profile.jsonl")
     assert main(["profile", "lenet5", "--data", "digits", "--batch", "8", "--repeats", "2", "--out", out]) == 0
     assert "5 layers" in capsys.readouterr().out
-    assert len(Profile.load(out).layers) == 5
+    assert [layer.weight_ms for layer in Profile.load(out).layers] == [None] * 5
+    assert main(["profile", "lenet5", "--data", "digits", "--batch", "8", "--split", "--out", out]) == 0
+    assert "5 layers" in capsys.readouterr().out
+    split = Profile.load(out).layers
+    assert all(0 <= layer.weight_ms <= layer.backward_ms for layer in split)  # type: ignore[operator]
+    assert split[0].weight_ms == split[0].backward_ms > 0
     (tmp_path / "c.yaml").write_text("levels: [{workers: 2, bandwidth: 1.0e+9}]")
     assert main(["partition", out, "--cluster", str(tmp_path / "c.yaml")]) == 0
     assert Cluster.load(str(tmp_path / "c.yaml")).workers == 2

@@ -196,7 +196,7 @@ def test_real_workers_pad_their_tensors_and_count_steps(real_memory: Records) ->
             assert ours.inputs + ours.activations + twice == record["activations"]
 
 
-@pytest.mark.parametrize("name", ["1f1b", "gpipe", "1f1b_flush", "cycle", "sequential", "pipemare"])
+@pytest.mark.parametrize("name", ["1f1b", "gpipe", "1f1b_flush", "cycle", "sequential", "pipemare", "zb_h1", "zb_h2"])
 @pytest.mark.parametrize(("stages", "parts"), [(1, 1), (2, 4), (4, 1), (4, 4)])
 def test_what_is_under_way_is_what_the_workers_say(name: str, stages: int, parts: int) -> None:
     plan = schedule(name, stages=stages, minibatches=12, microbatches=parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,3 +134,90 @@ def test_times_are_milliseconds_and_the_first_input_has_no_gradient(monkeypatch:
     timed = profile.profile([first, second], torch.randn(3, 2), repeats=1, warmup=0)
     assert [layer.forward_ms for layer in timed.layers] == pytest.approx([20, 20])
     assert (first.wanted, second.wanted) == (False, True)
+
+
+class Taking(torch.autograd.Function):
+    """Its backward takes so many milliseconds of the clock."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, milliseconds: float) -> torch.Tensor:
+        ctx.milliseconds = milliseconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        Slow.seconds += ctx.milliseconds / 1e3
+        return gradient, None
+
+
+class Shared(nn.Module):
+    """Two milliseconds of its backward are for the input, three for the weight; before them, one for both."""
+
+    def __init__(self, trained: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2), requires_grad=trained)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Taking.apply(Taking.apply(x, 2.0) * Taking.apply(self.weight, 3.0), 1.0)
+
+
+class Constant(nn.Module):
+    """Its output does not depend on its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach()
+
+
+class Skips(nn.Module):
+    """Hands its input on, beside what it makes of it."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, Taking.apply(x, 4.0)
+
+
+class Joins(nn.Module):
+    """Adds what crosses the boundary."""
+
+    def forward(self, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return pair[0] + pair[1]
+
+
+def test_the_gradients_of_weights_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "time", SimpleNamespace(perf_counter=lambda: Slow.seconds))
+    layers = [Shared(), Skips(), Joins(), Shared(), Shared(trained=False), Shared()]
+    timed = profile.profile(layers, torch.randn(3, 2), repeats=3, warmup=1, split=True)
+    assert [(layer.backward_ms, layer.weight_ms) for layer in timed.layers] == [
+        (pytest.approx(backward), pytest.approx(weights))
+        for backward, weights in [(4.0, 4.0), (4.0, 0.0), (0.0, 0.0), (6.0, 3.0), (3.0, 0.0), (6.0, 3.0)]
+    ]  # of the first layer nothing but the weights'
+    costs = timed.cut((2,))
+    assert [(cost.backward, cost.weight_gradient) for cost in costs] == [
+        (pytest.approx(8e-3), pytest.approx(4e-3)), (pytest.approx(15e-3), pytest.approx(6e-3))
+    ]  # fmt: skip
+    behind = profile.profile([Shared(), Constant(), Shared()], torch.randn(3, 2), split=True).layers
+    assert [layer.weight_ms for layer in behind] == [pytest.approx(4.0), 0.0, pytest.approx(3.0)]
+    plain = profile.profile(layers, torch.randn(3, 2), repeats=3, warmup=1)
+    assert [replace(layer, weight_ms=None) for layer in timed.layers] == list(plain.layers)
+
+
+class Disturbed(Scripted):
+    """The backward without the weights' gradients seems to take longer than the one with them."""
+
+    @contextmanager
+    def timing(self, into: list[float], what: Any) -> Iterator[None]:
+        yield
+        into.append(7.0 if what[-1] is False else 5.0)
+
+
+def test_no_disturbance_makes_a_time_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "Clock", Disturbed)
+    timed = profile.profile([nn.Linear(2, 2), nn.Linear(2, 2)], torch.randn(3, 2), split=True)
+    assert [(layer.backward_ms, layer.weight_ms) for layer in timed.layers] == [(5.0, 5.0), (5.0, 0.0)]
+
+
+def test_what_is_timed_apart_leaves_no_trace() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    profile.profile(model, torch.randn(4, 6), repeats=2, split=True)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())

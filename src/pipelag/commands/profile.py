@@ -28,6 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeats", type=whole(1, 10_000), default=10, help="timing rounds; the median counts (default: 10)"
     )
+    parser.add_argument(
+        "--split", action="store_true", help="also measure the gradients of weights apart, for zb_h1 and zb_h2"
+    )
     parser.add_argument("--threads", type=whole(1, MOST_WORKERS), help="CPU threads to use (default: all cores)")
 
 
@@ -37,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
         raise PipelagError(f"'{args.out}' cannot be a profile; its name must end in .jsonl")
     if args.sheet is not None:
         data_sheet(args.sheet)
-        for name, usual in (("device", "auto"), ("repeats", 10), ("threads", None)):
+        for name, usual in (("device", "auto"), ("repeats", 10), ("threads", None), ("split", False)):
             if getattr(args, name) != usual:
                 raise PipelagError(f"--{name} applies to measuring, and a data sheet is not measured; leave it out")
     check_writable(args.out)
@@ -63,4 +66,4 @@ def measured(asked: Subject, args: argparse.Namespace, batch: int) -> Profile:
     device = check_device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)
-    return asked.measured(batch, str(device), args.repeats)
+    return asked.measured(batch, str(device), args.repeats, args.split)

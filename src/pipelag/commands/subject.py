@@ -54,8 +54,8 @@ class Subject:
 
         return make
 
-    def measured(self, batch: int, device: str, repeats: int) -> Profile:
-        """Its profile as this machine takes it."""
+    def measured(self, batch: int, device: str, repeats: int, split: bool = False) -> Profile:
+        """Its profile as this machine takes it; `split`: see `profile`."""
         import torch
 
         from pipelag import precision
@@ -63,7 +63,7 @@ class Subject:
 
         precision.prepare(alone=True)
         with torch.device(device), self._taking(batch):
-            return profile(self._whole(), self.inputs(batch), repeats=repeats)
+            return profile(self._whole(), self.inputs(batch), repeats=repeats, split=split)
 
     @contextmanager
     def _taking(self, samples: int) -> Iterator[None]:

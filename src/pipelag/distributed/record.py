@@ -26,8 +26,9 @@ class Record:
     sent_bytes: bytes that the worker sent, those of sums included.
     spans: (action, start, end) of every action by the machine's monotonic clock, without the wait for its inputs. An
         update or synchronisation has the number of the worker's own minibatch.
-    memory: bytes by kind at the peak: weights, weight copies, optimizer state, kept activations. On a GPU also the
-        `peak` of its allocator, which includes all of these and the passes' temporary tensors.
+    memory: bytes by kind at the peak: weights, weight copies, optimizer state, kept activations and,
+        if gradients of weights are computed apart (W), the `gradients` kept for that. On a GPU also the `peak` of its
+        allocator, which includes all of these and the passes' temporary tensors.
     ages: on a parameter server, how many updates older than the newest weights each gradient's weights were.
     carriers: what the messages from other stages went through: shared memory, or a backend of torch.
     opaque: a library sends and waits within its own steps (DDP, torch's schedules), so that only `seconds` is known.

@@ -61,7 +61,7 @@ class StageMemory:
 def microbatches_under_way(schedule: Schedule) -> list[int]:
     """Per stage, the largest number of microbatches under way at any time, on one replica where the stage has several.
 
-    A microbatch is under way from the start of its forward to the end of its backward.
+    A microbatch is under way from the start of its forward to the end of its backward, the second part (W) included.
 
     Raises:
         PipelagError: a worker has several stages.

@@ -27,6 +27,7 @@ def profile(
     repeats: int = 10,
     warmup: int = 2,
     progress: bool | None = None,
+    split: bool = False,
 ) -> Profile:
     """Measure the forward and backward time and the sizes of every layer on a minibatch, on the model's device.
 
@@ -45,6 +46,9 @@ def profile(
         repeats: rounds that are measured, at least 1.
         warmup: rounds before these that are not measured.
         progress: whether to show a progress bar; by default if there is a terminal.
+        split: also measure `weight_ms`, the part of each backward that computes the gradients of the parameters, which
+            zero-bubble schedules are timed by. Each round then runs a second time, with backwards that compute only the
+            gradients of inputs; `weight_ms` is what these save. Of the first layer it is the whole backward.
 
     Raises:
         PipelagError: the model is not a sequence of layers, the batch is not a tensor or a tuple of tensors, or there
@@ -53,7 +57,7 @@ def profile(
     layers = _checked(model, batch, repeats, warmup)
     place = as_tuple(batch)[0].device
     with torch.cuda.device(place) if place.type == "cuda" else nullcontext():  # for the events and kernels
-        return _profile(layers, batch, repeats, warmup, None if progress is None else not progress)
+        return _profile(layers, batch, repeats, warmup, None if progress is None else not progress, split)
 
 
 def _checked(model: Any, batch: Any, repeats: Any, warmup: Any) -> list[nn.Module]:
@@ -76,41 +80,73 @@ def _checked(model: Any, batch: Any, repeats: Any, warmup: Any) -> list[nn.Modul
     return layers
 
 
-def _profile(layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hidden: bool | None) -> Profile:
+Times = list[list[float]]  # by layer, the milliseconds of each round
+
+
+def _profile(
+    layers: list[nn.Module], batch: Any, repeats: int, warmup: int, hidden: bool | None, split: bool
+) -> Profile:
     keep_freed_memory()
     clock = Clock(as_tuple(batch)[0].is_cuda)
-    forward: list[list[float]] = [[] for _ in layers]
-    backward: list[list[float]] = [[] for _ in layers]
+    forward, backward, alone, again = (_no_times(layers) for _ in range(4))
     whole = nn.ModuleList(layers)
     with unchanged_buffers(whole), _gradients_aside(whole):
         sizes = _sizes(layers, batch)
         for turn in Bar(range(warmup + repeats), unit="round", desc="profile", disable=hidden):
-            passes: list[tuple[Any, Any]] = []
-            value: Any = batch
-            for index, layer in enumerate(layers):
-                received = _detached(value, differentiable=index > 0)
-                with clock.timing(forward[index], ("forward", index)):
-                    value = layer(received)
-                passes.append((received, value))
-            gradients = [torch.randn_like(t) for t in as_tuple(value) if t.requires_grad]
-            for index in reversed(range(len(layers))):
-                received, value = passes.pop()
-                outputs, output_gradients = own_outputs(value, gradients, received)
-                with clock.timing(backward[index], ("backward", index)):
-                    if outputs:
-                        torch.autograd.backward(outputs, output_gradients)
-                before = as_tuple(passes[-1][1]) if passes else ()  # outputs without a gradient get none
-                gradients = [
-                    _gradient(t) for t, source in zip(as_tuple(received), before, strict=False) if source.requires_grad
-                ]
+            _backwards(_forwards(layers, batch, clock, forward), clock, backward)
+            if split:
+                _backwards(_forwards(layers, batch, clock, again), clock, alone, weights=False)
             whole.zero_grad(set_to_none=True)
             clock.read()
             if turn < warmup:
-                forward, backward = [[] for _ in layers], [[] for _ in layers]
-    times = zip(map(name_of, layers), forward, backward, strict=True)
+                forward, backward, alone, again = (_no_times(layers) for _ in range(4))
+    apart = _of_weights(layers, backward, alone) if split else [None] * len(layers)
+    times = zip(map(name_of, layers), forward, backward, apart, strict=True)
     return Profile(
-        tuple(LayerTime(i, n, median(f), median(b), *sizes[i - 1]) for i, (n, f, b) in enumerate(times, start=1))
+        tuple(
+            LayerTime(i, name, median(f), median(b), *sizes[i - 1], weight_ms=w)
+            for i, (name, f, b, w) in enumerate(times, start=1)
+        )
     )
+
+
+def _no_times(layers: Sequence[nn.Module]) -> Times:
+    return [[] for _ in layers]
+
+
+def _forwards(layers: Sequence[nn.Module], batch: Any, clock: Clock, into: Times) -> list[tuple[Any, Any]]:
+    """Time the forward of every layer; returns each layer's input and output."""
+    passes: list[tuple[Any, Any]] = []
+    value: Any = batch
+    for index, layer in enumerate(layers):
+        received = _detached(value, differentiable=index > 0)
+        with clock.timing(into[index], ("forward", index)):
+            value = layer(received)
+        passes.append((received, value))
+    return passes
+
+
+def _backwards(passes: list[tuple[Any, Any]], clock: Clock, into: Times, weights: bool = True) -> None:
+    """Time the backward of every layer; without those of the weights, only of layers whose inputs have gradients."""
+    gradients = [torch.randn_like(t) for t in as_tuple(passes[-1][1]) if t.requires_grad]
+    for index in reversed(range(len(passes))):
+        received, value = passes.pop()
+        outputs, output_gradients = own_outputs(value, gradients, received)
+        inputs = None if weights else [t for t in as_tuple(received) if t.requires_grad]
+        with clock.timing(into[index], ("backward", index, weights)):
+            if outputs and inputs != []:
+                torch.autograd.backward(outputs, output_gradients, inputs=inputs)
+        before = as_tuple(passes[-1][1]) if passes else ()  # outputs without a gradient get none
+        gradients = [
+            _gradient(t) for t, source in zip(as_tuple(received), before, strict=False) if source.requires_grad
+        ]
+
+
+def _of_weights(layers: Sequence[nn.Module], backward: Times, alone: Times) -> list[float | None]:
+    """Of every layer, the part of the backward that one without gradients of weights saves."""
+    trained = [any(p.requires_grad for p in layer.parameters()) for layer in layers]
+    saved = [max(0.0, median(b) - median(a)) for b, a in zip(backward, alone, strict=True)]
+    return [median(backward[0]), *(ms if its else 0.0 for ms, its in zip(saved[1:], trained[1:], strict=True))]
 
 
 @contextmanager

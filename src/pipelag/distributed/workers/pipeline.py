@@ -105,10 +105,13 @@ class PipelineWorker(Worker):
         return self.record
 
     def perform(self, action: Action) -> None:
-        """Perform one action: F, R, B, S or U."""
+        """Perform one action."""
         named, parts = self.named(action), self.assignment.phase.microbatches
         self.step = self.start + (named.number if action.kind in ("S", "U") else named.number // parts)
-        perform = {"F": self.forward, "R": self.recompute, "B": self.backward, "S": self.synchronise, "U": self.update}
+        perform = {
+            "F": self.forward, "R": self.recompute, "B": self.backward, "W": self.weight_gradients,
+            "S": self.synchronise, "U": self.update,
+        }  # fmt: skip
         perform[action.kind](self.stages[action.stage], action.number)
 
     def named(self, action: Action) -> Action:
@@ -211,6 +214,10 @@ class PipelineWorker(Worker):
         gradients = None if state.last else self.receive("B", state.stage + 1, m)
         inputs, leaving = state.backward(m, gradients)
         self.send_back(state.stage, m, leaving, inputs)
+
+    def weight_gradients(self, state: StageState, m: int) -> None:
+        """Perform W(stage, m)."""
+        state.weight_gradients(m)
 
     def synchronise(self, state: StageState, n: int) -> None:
         """Perform S(stage, n)."""

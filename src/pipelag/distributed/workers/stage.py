@@ -26,6 +26,7 @@ from pipelag.stage.optimizers import apart, group_by_stage, set_rates
 from pipelag.stage.policy import StageWeights
 from pipelag.stage.recompute import Gradients, backward_through
 from pipelag.stage.rounded import computing, differentiating, flat_of
+from pipelag.stage.split import Later, backward_to_inputs
 from pipelag.stage.weights import hand_over, publish, shadows
 from pipelag.tensors import (
     BuffersRead,
@@ -126,8 +127,9 @@ class StageState:
         if phase.recompute_lags:
             self.weights.correct_recomputation(phase.recompute_lags[stage - 1])
         self.guard = Guard(module, self.weights, phase, assignment.to_come)
+        self.splits, self.left = schedule.splits(stage), dict[int, Later]()  # what B left to W
         self.saved: dict[int, Saved] = {}
-        self.saved_bytes = self.entering_bytes = 0
+        self.saved_bytes = self.entering_bytes = self.left_bytes = 0
         self.measured = False
         self.split: dict[str, tuple[int, list[Any]]] = {}
 
@@ -221,6 +223,8 @@ class StageState:
     def backward(self, m: int, gradients: Gradients | None) -> tuple[Tensors, Gradients]:
         """Perform B(stage, m), with the kept activations and the weights that the method's backward reads.
 
+        If the stage has W actions, the gradients of its weights are left to `weight_gradients`.
+
         Args:
             gradients: see `backward_through`.
 
@@ -234,7 +238,17 @@ class StageState:
             with saved.read.again():
                 outputs = self.compute(saved.entering, m, saved.target)
         with differentiating(self.device, self.assignment.masters is not None):
-            return saved.inputs, backward_through(outputs, gradients, saved.inputs)
+            if not self.splits:
+                return saved.inputs, backward_through(outputs, gradients, saved.inputs)
+            leaving, self.left[m] = backward_to_inputs(outputs, gradients, saved.inputs)
+        self.left_bytes = max(self.left_bytes, self.left[m].bytes)
+        return saved.inputs, leaving
+
+    def weight_gradients(self, m: int) -> None:
+        """Perform W(stage, m), with the weights that B(stage, m) read."""
+        self.load("B", m, self.delays.backward_lags)
+        with differentiating(self.device, self.assignment.masters is not None):
+            self.left.pop(m).accumulate()
 
     def synchronise(self, group: Any, count: int) -> int:
         """Perform S(stage, n): average a round's gradients over the replicas; returns the bytes that this one sent."""
@@ -301,8 +315,11 @@ class StageState:
         Activations are those of one microbatch, times the most microbatches under way. With recomputation they are the
         stage's inputs of these microbatches, and all activations of the one that is recomputed. In a segment they are
         the inputs of its first stage, and all activations of the recomputed microbatches that wait for their gradient.
+        If the gradients of weights are computed apart (W), activations are kept until then, and so are the gradients
+        that arrived in B, `gradients`.
         """
         waiting, recomputed = in_flight(self.actions), 1 if self.recompute else 0
+        left = {"gradients": self.left_bytes * in_flight(self.actions, "B")} if self.splits else {}
         if self.runs_again:
             waiting, recomputed = waiting if self.heads else 0, in_flight(self.actions, "R")
         state = self.optimizer.state.values() if self.optimizer is not None else ()
@@ -313,6 +330,7 @@ class StageState:
             "optimizer": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
             "activations": (self.entering_bytes if recomputed else self.saved_bytes) * waiting
             + self.saved_bytes * recomputed,
+            **left,
         }
 
 

@@ -1,0 +1,249 @@
+"""A backward in two parts: the gradients of a stage's inputs at once (B), those of its weights later (W).
+
+Qi et al. 2024 (arXiv 2401.10241, section 2): of y = W x with the arriving gradient dy, B computes dx = W^T dy, for
+which the stage before waits, and W computes dW = dy x^T, for which nobody waits. dy and x are kept in between.
+
+In autograd's graph, B runs through the nodes from which an input is reached, and no further. From some of them, the
+forks, edges lead out of this part of the graph, to weights. B keeps the gradients that arrive at the forks. W goes on
+from each fork by itself, and autograd then runs only what lies between the fork and its weights. This is exact for
+weights that are behind one fork alone. Weights behind several (tied ones) would be counted again for each fork that is
+reached from another, so their gradients are computed in B, and added in W. So are those of nodes that compute both
+gradients together, of the user's own autograd functions, and of layers that are checkpointed inside: W would do all of
+their work again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from pipelag.errors import PipelagError
+from pipelag.stage.recompute import Gradients, differentiable
+from pipelag.tensors import as_it_is, as_tuple
+
+Node = Any  # torch.autograd.graph.Node
+Edges = list[GradientEdge]
+# Their kernels get both gradients from the same sums, or (recurrent ones) those of the weights from the inputs'.
+TOGETHER = (
+    *("NativeBatchNormBackward", "CudnnBatchNormBackward", "MiopenBatchNormBackward", "BatchNormWithUpdateBackward"),
+    *("NativeLayerNormBackward", "NativeGroupNormBackward", "FusedRmsNormBackward", "PreluKernelBackward"),
+    *("MkldnnRnnLayerBackward", "CudnnRnnBackward", "MiopenRnnBackward"),
+)
+
+
+class Part(NamedTuple):
+    """A backward that is left: from these edges, with these gradients, to these leaves; None: to all."""
+
+    edges: Edges
+    gradients: list[torch.Tensor]
+    leaves: Edges | None
+
+
+@dataclass
+class Later:
+    """What B left to W.
+
+    parts: backwards still to be done.
+    computed: (leaf's node, its gradient) of those that B has computed.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    computed: list[tuple[Node, torch.Tensor]] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the gradients that are kept until W."""
+        kept = [gradient for part in self.parts for gradient in part.gradients]
+        kept += [gradient for _, gradient in self.computed]
+        return sum({t.data_ptr(): t.numel() * t.element_size() for t in kept if t.layout == torch.strided}.values())
+
+    def accumulate(self) -> None:
+        """Compute the gradients of the weights, and add them to `grad`, as an ordinary backward does; call it once."""
+        while self.parts:
+            edges, gradients, leaves = self.parts.pop(0)
+            torch.autograd.backward(edges, gradients, inputs=leaves)
+        with torch.no_grad():
+            for node, gradient in self.computed:
+                node(gradient)  # adds it, and calls the hooks for after that; the hooks of the tensor were called in B
+        self.computed.clear()
+
+
+def backward_to_inputs(output: Any, gradients: Gradients | None, inputs: Any) -> tuple[Gradients, Later]:
+    """Compute the gradients of a stage's inputs (B), and leave those of its weights to `Later.accumulate` (W).
+
+    A hook on a tensor that is an operator's output may be called in both parts; hooks on weights are called once.
+
+    Args:
+        output, gradients, inputs: as `recompute.backward_through` takes them.
+
+    Returns:
+        The gradients of the inputs that require one, and what is left.
+
+    Raises:
+        PipelagError: a layer is checkpointed in the way that cannot compute the gradients of inputs alone.
+    """
+    outputs = [t for t in as_tuple(output) if t.requires_grad]
+    given = [torch.ones_like(t) for t in outputs] if gradients is None else gradients
+    used = [(t, gradient) for t, gradient in zip(outputs, given, strict=True) if gradient is not None]
+    starts = Part([get_gradient_edge(t) for t, _ in used], [gradient for _, gradient in used], None)
+    received = differentiable(inputs)
+    entrances: list[Node] = [get_gradient_edge(t).node for t in received]
+    graph = Graph(starts.edges, entrances)
+    if not graph.inside:  # the first stage, or one that computes nothing from its inputs
+        return (None,) * len(received), Later([starts] if used else [])
+    early, beside, late = shared_out(graph, starts)
+    asked = [GradientEdge(leaf, 0) for leaf in (*entrances, *early)] + [edge for edges, _ in late for edge in edges]
+    found = iter(
+        torch.autograd.grad([t for t, _ in used], asked, starts.gradients, retain_graph=True, allow_unused=True)
+    )
+    with torch.no_grad():
+        for node, gradient in zip(entrances, found, strict=False):
+            if gradient is not None:
+                node(gradient)  # becomes the input's `grad`, laid out in memory as an ordinary backward lays it out
+    left = Later(
+        beside, [(leaf, gradient) for leaf, gradient in zip(early, found, strict=False) if gradient is not None]
+    )
+    for edges, leaves in late:
+        arrived = [(edge, gradient) for edge, gradient in zip(edges, found, strict=False) if gradient is not None]
+        if arrived:
+            left.parts.append(Part([edge for edge, _ in arrived], [gradient for _, gradient in arrived], leaves))
+    return tuple(t.grad for t in received), left
+
+
+def shared_out(graph: Graph, starts: Part) -> tuple[list[Node], list[Part], list[tuple[Edges, Edges]]]:
+    """What B and W do for the weights.
+
+    Returns:
+        The leaves whose gradients B computes; the backward from outputs that are not computed from any input, if there
+        are some; and for every fork that W starts from, its own edges and those of its leaves.
+    """
+    beside = Part([], [], [])
+    for edge, gradient in zip(starts.edges, starts.gradients, strict=True):
+        if edge.node not in graph.inside:
+            beside.edges.append(edge)
+            beside.gradients.append(gradient)
+    before, forks = graph.behind([edge.node for edge in beside.edges]), graph.forks()
+    groups = [before, *forks.values()]
+    times = Counter(leaf for group in groups for leaf in group.leaves)
+    early = {leaf: None for group in groups for leaf in group.leaves if group.whole or times[leaf] > 1}
+
+    def late(group: Behind) -> Edges:
+        return [GradientEdge(leaf, 0) for leaf in group.leaves if leaf not in early]
+
+    alone = [beside._replace(leaves=late(before))] if late(before) else []
+    return list(early), alone, [(graph.edges(node), late(fork)) for node, fork in forks.items() if late(fork)]
+
+
+class Behind(NamedTuple):
+    """What lies behind edges that lead out of the part of the graph from which an input is reached.
+
+    leaves: the nodes that accumulate gradients.
+    whole: their gradients cannot be computed apart, or only by doing other work again.
+    """
+
+    leaves: list[Node]
+    whole: bool
+
+
+class Graph:
+    """Autograd's graph from these edges on.
+
+    after: the nodes behind each node.
+    numbers: the outputs of each node, by number, to which a gradient comes.
+    inside: the nodes from which one of the `entrances` is reached.
+    """
+
+    def __init__(self, starts: Iterable[GradientEdge], entrances: Iterable[Node]) -> None:
+        self.after: dict[Node, list[Node]] = {}
+        self.numbers: dict[Node, set[int]] = {}
+        before: dict[Node, list[Node]] = {}
+        for edge in starts:
+            self.numbers.setdefault(edge.node, set()).add(edge.output_nr)
+        todo = list(self.numbers)
+        while todo:  # in one function, because this runs for every backward
+            node = todo.pop()
+            self.after[node] = after = []
+            for other, number in node.next_functions:
+                if other is None:
+                    continue
+                after.append(other)
+                if other in before:
+                    before[other].append(node)
+                else:
+                    before[other] = [node]
+                if other in self.numbers:
+                    self.numbers[other].add(number)
+                else:
+                    self.numbers[other] = {number}
+                    todo.append(other)
+        self.inside = set[Node]()
+        todo = [node for node in entrances if node in self.numbers]
+        while todo:
+            node = todo.pop()
+            if node not in self.inside:
+                self.inside.add(node)
+                todo += before.get(node, ())
+
+    def edges(self, node: Node) -> Edges:
+        """The edges by which gradients come to a node."""
+        return [GradientEdge(node, number) for number in sorted(self.numbers[node])]
+
+    def forks(self) -> dict[Node, Behind]:
+        """Fork -> what is behind its edges that lead out.
+
+        Raises:
+            PipelagError: see `backward_to_inputs`.
+        """
+        forks = {}
+        for node, after in self.after.items():
+            if node not in self.inside:
+                continue
+            if type(node).__name__ == "CheckpointFunctionBackward":
+                raise PipelagError(
+                    "a layer is checkpointed with use_reentrant=True, which computes the gradients of its weights and "
+                    "of its inputs only together, but this schedule computes them apart; use use_reentrant=False, or "
+                    "a method such as 1f1b_flush"
+                )
+            leading_out = [other for other in after if other not in self.inside]
+            if leading_out and (behind := self.behind(leading_out)).leaves:
+                whole = isinstance(node, BackwardCFunction) or node.name().startswith(TOGETHER)
+                forks[node] = Behind(behind.leaves, behind.whole or whole or unpacks(node))
+        return forks
+
+    def behind(self, nodes: Iterable[Node]) -> Behind:
+        """What lies behind nodes outside, themselves included."""
+        seen, todo, leaves, whole = set[Node](), list(nodes), [], False
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                if type(node).__name__ == "AccumulateGrad":
+                    leaves.append(node)
+                whole = whole or unpacks(node)
+                todo += self.after[node]
+        return Behind(leaves, whole)
+
+
+def unpacks(node: Node) -> bool:
+    """Whether hooks make a node's saved tensors again for each backward, as checkpointing inside a layer does."""
+    kind: Any = type(node)
+    for name in saved_names(kind):
+        saved = getattr(node, name)
+        for one in saved if isinstance(saved, tuple) else (saved,):
+            if getattr(one, "unpack_hook", None) not in (None, as_it_is):
+                return True
+    return False
+
+
+@cache
+def saved_names(kind: Any) -> list[str]:
+    """The attributes of a kind of nodes that hold its saved tensors; of the user's functions none."""
+    its_own = issubclass(kind, BackwardCFunction)
+    return [] if its_own else [name for name in dir(kind) if name.startswith("_raw_saved_")]
