@@ -55,7 +55,7 @@ def test_what_diverges_with_some_seed_stands_below_all_that_do_not(result: str) 
 @pytest.mark.parametrize("result", ["table_1", "table_2"])
 def test_sequential_trainings_memory_is_that_of_the_one_worker_which_speedups_are_over(result: str) -> None:
     """All layers' activations and weights, and not the fullest of as many workers as a pipeline has."""
-    layers = [asdict(LayerTime(n, f"layer {n}", 1.0, 2.0, 0, n << 20, 1 << 10)) for n in range(1, 21)]
+    layers = [asdict(LayerTime(n, f"layer {n}", 1.0, 2.0, 0, n << 20, 1 << 10, 1.0)) for n in range(1, 21)]
 
     def make(arm: Arm) -> RunLog | None:
         if arm.labels["what"] == "profile":

@@ -103,10 +103,14 @@ class SpeedOptions(TrainingOptions):
 
 
 class ProfileOptions(TaskOptions):
-    """repeats: rounds over all layers; threads: CPU threads (by default all that the run was given)."""
+    """repeats: rounds over all layers; threads: CPU threads (by default all that the run was given).
+
+    split: also measure the part of each backward that computes the gradients of weights (`pipelag.profile`).
+    """
 
     repeats: int = Field(default=10, ge=1)
     threads: int | None = Field(default=None, ge=1)
+    split: bool = False
 
 
 Shape = Annotated[list[Annotated[int, Field(ge=1, le=100_000)]], Field(min_length=1, max_length=8)]

@@ -27,7 +27,8 @@ def profile(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     task = open_task(spec, where)
     model = task.model(spec, where)
     start = time.perf_counter()
-    timed = time_layers(model, task.batches.inputs(0), repeats=options.repeats, progress=True)
+    inputs = task.batches.inputs(0)
+    timed = time_layers(model, inputs, repeats=options.repeats, progress=True, split=options.split)
     for layer in timed.layers:
         folder.log(asdict(layer))
     summary = {
