@@ -37,6 +37,7 @@ MEANINGS = {  # of names, and of parts of names; docs/glossary.md says more
     "SC": "SC: spike compensation, a step with momentum's share of the updates that were missed",
     "DC-ASGD": "DC-ASGD: gradients corrected to first order for how far the weights have moved since they were read",
     "ASP": "ASP: asynchronous data parallelism, whose workers hold all stages and wait for none",
+    "ZB-H1": "ZB-H1: DAPPLE's updates, with gradients of weights computed while a stage would wait",
     "XPipe": "XPipe: prediction by Adam's moments, whatever the optimizer",
     "T1": "T1: a stage's learning rate is at first divided by its delay",
     "T2": "T2: backwards read weights that are moved back towards those of their forwards",
