@@ -1,0 +1,33 @@
+"""Cuts for workers with one stage and with two."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelag.partitioner.chunks import cuts_of, halves, slowest_of
+from pipelag.timing.layers import LayerTime, Profile, balanced_cuts
+
+
+def unequal(*times: float) -> Profile:
+    return Profile(tuple(LayerTime(n, "", t / 3, 2 * t / 3) for n, t in enumerate(times, start=1)))
+
+
+def test_the_slowest_stage_of_every_number_of_first_layers() -> None:
+    times = [3.0, 1.0, 2.0, 2.0, 5.0]
+    profile, inf = unequal(*times), float("inf")
+    for stages in (1, 2, 3):
+        rows = [profile.layers[:n] for n in range(stages, 6)]
+        cut = [balanced_cuts(Profile(row), stages) for row in rows]
+        slowest = [max(c.forward + c.backward for c in Profile(row).cut(at)) for row, at in zip(rows, cut, strict=True)]
+        assert slowest_of(times, stages)[stages:] == pytest.approx([1e3 * each for each in slowest])
+    assert slowest_of(times, 3)[:3] == [inf, inf, inf]
+
+
+def test_workers_of_two_stages_get_equally_much() -> None:
+    """Of six layers 4 + 1 and 4 + 1 for two workers. With the slowest of four stages as fast as possible, one of them
+    has 1 + 2 and the other 3 + 4. Of eight equal layers each stage has two.
+    """
+    layers = unequal(1.0, 3.0, 2.0, 2.0, 1.0, 1.0)
+    assert balanced_cuts(layers, 4) == (1, 2, 3)
+    assert halves(layers, 2) == cuts_of(layers, 2, 2) == (2, 4, 5)
+    assert cuts_of(unequal(*[1.0] * 8), 2, 2) == cuts_of(unequal(*[1.0] * 8), 4) == (2, 4, 6)
