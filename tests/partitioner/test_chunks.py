@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from pipelag.partitioner.chunks import cuts_of, halves, slowest_of
+from pipelag.partitioner.chunks import cuts_of, parts, slowest_of
 from pipelag.timing.layers import LayerTime, Profile, balanced_cuts
 
 
@@ -29,5 +31,14 @@ def test_workers_of_two_stages_get_equally_much() -> None:
     """
     layers = unequal(1.0, 3.0, 2.0, 2.0, 1.0, 1.0)
     assert balanced_cuts(layers, 4) == (1, 2, 3)
-    assert halves(layers, 2) == cuts_of(layers, 2, 2) == (2, 4, 5)
+    assert parts(layers, 2, 2) == cuts_of(layers, 2, 2) == (2, 4, 5)
     assert cuts_of(unequal(*[1.0] * 8), 2, 2) == cuts_of(unequal(*[1.0] * 8), 4) == (2, 4, 6)
+
+
+def test_workers_of_three_stages_get_equally_much() -> None:
+    """Two workers with three layers each, of equal ones; of twelve with 1, 1 and 2 seconds in turn, eight seconds."""
+    assert parts(unequal(*[1.0] * 6), 2, 3) == (1, 2, 3, 4, 5)
+    times = [1.0, 1.0, 2.0] * 4
+    bounds = [0, *parts(unequal(*times), 2, 3), 12]
+    stages = [sum(times[a:b]) for a, b in pairwise(bounds)]
+    assert sum(stages[::2]) == sum(stages[1::2]) == 8.0

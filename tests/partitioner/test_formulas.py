@@ -8,7 +8,7 @@ import pytest
 
 from pipelag.errors import PipelagError
 from pipelag.methods import get
-from pipelag.partitioner.formulas import between_passes, copies, kept, updates_late
+from pipelag.partitioner.formulas import between_passes, copies, kept, updates_late, with_chunks
 from pipelag.timing.costs import uniform
 from pipelag.timing.memory import microbatches_under_way
 from pipelag.timing.timed import time_schedule
@@ -48,11 +48,13 @@ def test_microbatches_between_forward_and_backward(name: str, shape: tuple[int, 
 
 
 @pytest.mark.parametrize(("workers", "microbatches"), [(2, 2), (2, 8), (3, 6), (4, 4), (4, 16), (8, 24)])
-@pytest.mark.parametrize("sizes", [(1.0, 1.0), (1.0, 3.0), (3.0, 1.0)], ids=str)
+@pytest.mark.parametrize("sizes", [(1.0, 1.0), (1.0, 3.0), (3.0, 1.0), (1.0, 2.0, 4.0), (4.0, 1.0, 2.0, 3.0)], ids=str)
 def test_interleaved_workers_keep_what_their_schedule_says(
-    workers: int, microbatches: int, sizes: tuple[float, float]
+    workers: int, microbatches: int, sizes: tuple[float, ...]
 ) -> None:
-    method, stages = get("1f1b_interleaved"), 2 * workers
+    chunks = len(sizes)
+    method, stages = with_chunks(get("1f1b_interleaved"), chunks), chunks * workers
+    assert method is not None
     costs = [replace(cost, kept_bytes=sizes[n // workers]) for n, cost in enumerate(uniform(stages))]
     peaks = time_schedule(method.schedule(stages, 3, microbatches), costs).peak_memory
     for worker, peak in enumerate(peaks):

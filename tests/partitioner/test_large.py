@@ -63,15 +63,17 @@ def test_zero_bubble_schedules_with_few_microbatches_have_a_longer_bubble(
 
 
 @pytest.mark.parametrize(("workers", "microbatches"), [(2, 2), (2, 8), (4, 4), (4, 16), (8, 8), (8, 24)])
+@pytest.mark.parametrize("chunks", [2, 3, 5])
 @pytest.mark.parametrize("message", [0.0, 0.05])
 def test_interleaving_has_the_bubble_of_one_of_a_workers_stages(
-    workers: int, microbatches: int, message: float
+    workers: int, microbatches: int, chunks: int, message: float
 ) -> None:
-    """Both chunks of all microbatches, the passes of a chunk per further worker, and each boundary's message twice."""
-    layout = Layout(tuple(range(1, 2 * workers)), 1, microbatches, 1, recompute=False, chunks=2)
-    costs = uniform(2 * workers, 1.0, 2.0, output_bytes=1.0)
+    """All chunks of all microbatches, the passes of a chunk per further worker, and each boundary's message twice."""
+    stages = chunks * workers
+    layout = Layout(tuple(range(1, stages)), 1, microbatches, 1, recompute=False, chunks=chunks)
+    costs = uniform(stages, 1.0, 2.0, output_bytes=1.0)
     one = fleet("1f1b_interleaved", workers, replace(FREE, inside=1 / message if message else float("inf")))
-    formula = microbatches * 2 * 3 + (workers - 1) * 3 + 2 * (2 * workers - 1) * message
+    formula = microbatches * chunks * 3 + (workers - 1) * 3 + 2 * (stages - 1) * message
     assert one.seconds(layout, costs) == pytest.approx(formula)
     assert one.timed(layout, costs) == pytest.approx(formula)
 
@@ -305,9 +307,10 @@ def test_every_equal_division_is_a_layout_with_and_without_recomputation() -> No
 def test_gradients_of_weights_apart_allow_no_recomputation_and_interleaving_wants_groups() -> None:
     assert {one.recompute for one in fleet("zb_h1").layouts()} == {False}
     laid = list(fleet("1f1b_interleaved").layouts())
-    assert {one.workers for one in laid} == {2, 4} and {one.recompute for one in laid} == {False, True}
+    assert {(one.workers, one.chunks) for one in laid} == {(2, 2), (2, 3), (2, 4), (4, 2)}  # of eight layers
+    assert {one.recompute for one in laid} == {False, True}
     for one in laid:
-        assert one.chunks == 2 and one.stages == 2 * one.workers and one.microbatches % one.workers == 0
+        assert one.stages == one.chunks * one.workers and one.microbatches % one.workers == 0
         assert one.replicas * one.workers == 16 and one.replicas * one.microbatches * one.samples == 32
 
 

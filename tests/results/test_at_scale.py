@@ -52,7 +52,7 @@ def test_asynchrony_is_compared_with_whatever_reads_no_late_weights_and_besides_
 
 def test_what_is_drawn_of_a_row_is_of_the_timed_executor_and_in_the_units_of_its_column() -> None:
     row = {"timed": 4.0, "on_paper": 3.0, "ideal": 1.0, "memory": 3 * 2**30, "leaving": 7e9}
-    row |= {"stages": 16, "workers": 8, "replicas": 2, "microbatches": 16, "samples": 4, "recompute": True}
+    row |= {"stages": 8, "workers": 8, "replicas": 2, "microbatches": 16, "samples": 4, "recompute": True}
     assert measures(row, 64) == {
         "samples_per_second": 16.0,
         "share": 25.0,
@@ -63,6 +63,7 @@ def test_what_is_drawn_of_a_row_is_of_the_timed_executor_and_in_the_units_of_its
         "parts": "16 of 4 (R)",
     }
     assert measures(row | {"recompute": False}, 64)["parts"] == "16 of 4"
+    assert measures(row | {"stages": 24}, 64)["layout"] == "8 x 2, 24 stages"
     assert measures({"why": "no layout fits"}, 64) == {}
 
 

@@ -10,6 +10,7 @@ Stages count from 1. A worker has one stage or, interleaved, several (chunks): s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipelag.methods import Method
 from pipelag.schedules import library
@@ -27,6 +28,13 @@ def lead_of(method: Method | None) -> int:
 def chunks_of(method: Method | None) -> int:
     """The number of stages of a worker."""
     return method.build.chunks if method is not None and isinstance(method.build, Interleaved) else 1
+
+
+def with_chunks(method: Method | None, chunks: int) -> Method | None:
+    """An interleaved method with so many stages per worker; any other as it is."""
+    if method is None or not isinstance(method.build, Interleaved):
+        return method
+    return replace(method, build=replace(method.build, chunks=chunks))
 
 
 def flushes(method: Method) -> bool:

@@ -24,6 +24,7 @@ from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device
 
 TIMED = 4  # the number of layouts that are timed: the quickest by the formulas
+CHUNKS = (2, 3, 4, 5)  # the numbers of stages per GPU that interleaving may have
 NEAR = 0.05  # how much longer than the quickest, relatively, a less stale layout may take
 
 
@@ -144,26 +145,35 @@ class Fleet:
 
     def __init__(self, machine: Machine, work: Work, method: Method | None, numbers: Numbers, gpus: int) -> None:
         self.machine, self.work, self.method, self.numbers, self.gpus = machine, work, method, numbers, gpus
-        self.chunks, self.lead = formulas.chunks_of(method), formulas.lead_of(method)
+        self.chunks = CHUNKS if formulas.chunks_of(method) > 1 else (1,)  # the stages that a worker may have
+        self.lead = formulas.lead_of(method)
+
+    def method_of(self, layout: Layout) -> Method | None:
+        """The method with as many stages per worker as in this layout."""
+        return formulas.with_chunks(self.method, layout.chunks) if layout.chunks > 1 else self.method
 
     def layouts(self) -> Iterator[Layout]:
         """All layouts: every equal division of the GPUs into pipelines, and of a replica's share into microbatches,
         without and with recomputation, which a method that computes gradients of weights apart cannot have.
 
-        A method has two or more workers. Interleaving takes the microbatches in groups of as many as workers.
+        A method has two or more workers. Interleaving has every number of stages per worker that is in `CHUNKS`, and
+        takes the microbatches in groups of as many as workers.
         """
         profile = self.work.profile(1)
         for workers in self.depths():
             share, rest = divmod(self.work.batch, replicas := self.gpus // workers)
-            groups, left = divmod(share, workers if self.chunks > 1 else 1)
-            for samples in divisors(groups) if not rest and not left else ():
-                for recompute in (False,) if self.lead else (False, True):
-                    cuts = cuts_of(profile, workers, self.chunks)
-                    yield Layout(cuts, replicas, share // samples, samples, recompute, self.chunks)
+            groups, left = divmod(share, 1 if self.chunks == (1,) else workers)
+            for chunks in self.chunks:
+                if rest or left or chunks * workers > len(profile.layers):
+                    continue
+                for samples in divisors(groups):
+                    for recompute in (False,) if self.lead else (False, True):
+                        cuts = cuts_of(profile, workers, chunks)
+                        yield Layout(cuts, replicas, share // samples, samples, recompute, chunks)
 
     def depths(self) -> list[int]:
         """The numbers of workers that divide the GPUs equally, with at least one layer per stage."""
-        most = len(self.work.profile(1).layers) // self.chunks
+        most = len(self.work.profile(1).layers) // min(self.chunks)
         return [n for n in divisors(self.gpus) if n <= most and (n == 1) == (self.method is None)]
 
     def best(self) -> Found | None:
@@ -196,14 +206,17 @@ class Fleet:
     def seconds(self, layout: Layout, costs: Sequence[StageCost]) -> float:
         """The seconds per minibatch by the formulas."""
         message = self.machine.links(layout.workers).seconds(max((c.output_bytes for c in costs[:-1]), default=0.0))
-        return formulas.seconds(self.method, costs, layout.microbatches, message if layout.workers > 1 else 0.0)
+        return formulas.seconds(
+            self.method_of(layout), costs, layout.microbatches, message if layout.workers > 1 else 0.0
+        )
 
     def timed(self, layout: Layout, costs: Sequence[StageCost]) -> float:
         """The seconds per minibatch by the timed executor."""
-        if self.method is None:
+        method, links = self.method_of(layout), self.machine.links(layout.workers)
+        if method is None:
             (cost,) = costs
             return layout.microbatches * (cost.forward + cost.backward) + cost.update
-        schedule, links = self.method.schedule, self.machine.links(layout.workers)
+        schedule = method.schedule
         return steady_seconds(lambda count: schedule(layout.stages, count, layout.microbatches), costs, links)
 
     def costs(self, layout: Layout) -> tuple[StageCost, ...]:
@@ -214,19 +227,19 @@ class Fleet:
 
     def memory(self, layout: Layout) -> float | None:
         """The bytes of the fullest GPU; None: the method does not suit the layout."""
-        most, n, workers = 0.0, layout.microbatches, layout.workers
+        method, most, n, workers = self.method_of(layout), 0.0, layout.microbatches, layout.workers
         plain = self.work.profile(layout.samples).cut(layout.cuts)
         for worker in range(workers):
             mine = plain[worker::workers]
             weights = 0.0
             for stage, cost in zip(range(worker + 1, layout.stages + 1, workers), mine, strict=True):
-                held = formulas.copies(self.method, stage, layout.stages, n) if self.method else 1
+                held = formulas.copies(method, stage, layout.stages, n) if method else 1
                 if held is None:
                     return None
                 parameters = cost.weight_bytes / self.work.element
                 weights += held * cost.weight_bytes + parameters * (self.numbers.held + self.numbers.remembered)
             inside = [cost.kept_bytes - cost.entering_bytes for cost in mine]
-            for waiting in formulas.kept(self.method, worker, layout.stages, n):
+            for waiting in formulas.kept(method, worker, layout.stages, n):
                 again = (
                     max(inside) if layout.recompute else sum(w * each for w, each in zip(waiting, inside, strict=True))
                 )

@@ -71,11 +71,12 @@ def row_of(fleet: Fleet) -> dict[str, Any]:
     layout, cost = chosen.layout, chosen.paper
     late = gap = 0
     copies = 1
-    if fleet.method is not None:
-        delays = fleet.method.delays(layout.stages, layout.microbatches)
+    method = fleet.method_of(layout)
+    if method is not None:
+        delays = method.delays(layout.stages, layout.microbatches)
         late = delays.forward[0]
         gap = late - delays.backward[0]
-        copies = fleet.method.weight_copies(layout.stages, layout.microbatches)[0]
+        copies = method.weight_copies(layout.stages, layout.microbatches)[0]
     once = sum(layer.total_ms for layer in fleet.work.profile(fleet.work.batch).layers) / 1e3  # seconds on one GPU
     return {
         "stages": layout.stages,
@@ -111,12 +112,12 @@ def why_no_layout(fleet: Fleet) -> str:
     """Why there is no layout at all, in words: the GPUs or the samples cannot be divided."""
     depths, batch = fleet.depths(), fleet.work.batch
     if not depths:
-        stages = len(fleet.work.profile(1).layers) // fleet.chunks
+        most = len(fleet.work.profile(1).layers) // min(fleet.chunks)
         gpus = "one GPU" if fleet.gpus == 1 else f"{fleet.gpus} GPUs"
-        return f"{gpus} cannot be divided into pipelines of 2 to {stages} stages, a layer each at least"
+        return f"{gpus} cannot be divided into pipelines of 2 to {most} stages, a layer each at least"
     if fleet.gpus // max(depths) > batch:
         return "a minibatch has too few samples for so many replicas"
-    if fleet.chunks > 1 and any(batch % (fleet.gpus // depth) == 0 for depth in depths):
+    if min(fleet.chunks) > 1 and any(batch % (fleet.gpus // depth) == 0 for depth in depths):
         return "a replica has too few samples to give each GPU of its pipeline a microbatch, as interleaving needs"
     return f"a minibatch of {batch} samples cannot be divided equally over the replicas of any pipeline"
 

@@ -19,7 +19,7 @@ PAYS = 1.1  # the least speedup at which asynchrony counts as worth it
 GIB, GB = 2**30, 1e9
 SHARE = "throughput, % of ideal"
 TIMED, ON_PAPER = "timed", "on_paper"  # the two estimates of an update's seconds
-LAYOUT = "Layout: GPUs of a pipeline x replicas. A GPU has one stage, or two under interleaved 1F1B."
+LAYOUT = "Layout: GPUs of a pipeline x replicas. A GPU has one stage, unless more stages are named (interleaved 1F1B)."
 IDEAL = "% of ideal: of what the GPUs could compute if none ever waited, sent, updated or recomputed anything."
 STYLES = {  # with different dashes, since many of these lines coincide; there are not colours enough for all methods
     "data parallelism": (colours.BASELINE, 0),
@@ -59,7 +59,8 @@ def measures(row: Row, batch: int) -> Row:
         "paper": row["on_paper"] / row["timed"],
         "GiB": row["memory"] / GIB,
         "GB": row["leaving"] / GB,
-        "layout": f"{row['workers']} x {row['replicas']}",
+        "layout": f"{row['workers']} x {row['replicas']}"
+        + (f", {row['stages']} stages" if row["stages"] > row["workers"] else ""),
         "parts": f"{row['microbatches']} of {row['samples']}" + (" (R)" if row["recompute"] else ""),
     }
 
