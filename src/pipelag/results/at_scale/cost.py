@@ -301,4 +301,4 @@ def staleness(context: Context) -> Drawn:
 @drawing(PAPER, "figure_4")
 def sent(context: Context) -> Drawn:
     """The bytes that leave the busiest server per update."""
-    return lines(context, Axis("GB", "GB out of a server per update", log=True, ticks=(2, 5, 10, 20, 50, 100)))
+    return lines(context, Axis("GB", "GB out of a server per update", log=True, ticks=(2, 5, 10, 20, 50, 100, 200)))
