@@ -78,6 +78,26 @@ def test_interleaving_has_the_bubble_of_one_of_a_workers_stages(
     assert one.timed(layout, costs) == pytest.approx(formula)
 
 
+def test_an_interleaved_worker_updates_all_its_stages() -> None:
+    """One after the other, all workers alike; the last is in nobody's way."""
+    layout, one = Layout((1, 2, 3), 1, 4, 1, recompute=False, chunks=2), fleet("1f1b_interleaved", 2, FREE)
+    costs = uniform(4, 1.0, 2.0, update=0.5)
+    assert one.seconds(layout, costs) == pytest.approx(4 * 2 * 3 + 3 + 2 * 0.5)
+    assert one.timed(layout, costs) == pytest.approx(one.seconds(layout, costs))
+
+
+def test_a_long_gradient_of_weights_takes_at_least_what_a_stage_computes() -> None:
+    """Two microbatches with F and B of 1 s and, on the first stage, W of 3 s: the formula is for a shorter W, but never
+    below this.
+    """
+    layout, one = Layout((1,), 1, 2, 1, recompute=False), fleet("zb_h1", 2, FREE)
+    costs = [
+        *uniform(1, 1.0, 4.0, weight_gradient=3.0, update=0.5),
+        *uniform(1, 1.0, 1.0, weight_gradient=0.0),
+    ]
+    assert one.seconds(layout, costs) == 2 * 5 + 0.5 <= one.timed(layout, costs)
+
+
 def test_what_leaves_a_server_is_counted() -> None:
     layout = Layout((1, 2, 3, 4, 5, 6, 7), 2, 4, 4, recompute=False)  # 8 stages over two servers, two replicas
     one = fleet("1f1b_flush", 16)
@@ -219,6 +239,19 @@ def test_an_interleaved_worker_holds_all_its_stages(recompute: bool, inside: int
 def test_a_pipeline_within_a_server_has_its_links() -> None:
     assert (MACHINE.links(4).bandwidth, MACHINE.links(5).bandwidth) == (1e9, 1e8)
     assert MACHINE.links(5).latency == 1e-6
+
+
+def test_links_and_rings_are_those_of_the_gpus_of_a_pipeline_however_many_its_stages() -> None:
+    """Two GPUs with four stages: messages stay inside a server, whose ports two rings share."""
+    work = Work(lambda n: Profile(tuple(LayerTime(i, "", 0.0, 0.0, 10**6, 0, 10**6) for i in range(1, 5))), 16, 4)
+    machine = replace(MACHINE, server=3, inside=1e9, between=1e8, ports=2, latency=0.0)
+    one = Fleet(machine, work, get("1f1b_interleaved"), replace(NUMBERS, moved=0), 16)
+    layout = Layout((1, 2, 3), 8, 2, 1, recompute=False, chunks=2)
+    costs = one.costs(layout)
+    ring = 2 * 7 / 8 * 1e6 / 1e8  # of a stage; a worker has two, and sums both after its passes, which take no time
+    assert [cost.update for cost in costs] == pytest.approx([2 * ring, 2 * ring, 0.0, 0.0])
+    for seconds in (one.seconds(layout, costs), one.timed(layout, costs)):
+        assert seconds == pytest.approx(2 * ring + 6e-3, rel=0.03)  # three boundaries, there and back, 1 ms each
 
 
 def test_what_the_first_stages_forwards_miss() -> None:

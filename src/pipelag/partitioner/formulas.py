@@ -101,8 +101,7 @@ def interleaved(workers: int, chunks: int, worker: int, microbatches: int) -> li
     A worker's k-th forward, from 0, is of its chunk k // P mod chunks; backwards take the chunks in the opposite order.
     """
     group, total = workers * chunks, microbatches * chunks
-    before = workers - worker - 1 if chunks == 1 else 2 * (workers - worker - 1) + (chunks - 1) * workers
-    warmup = min(before, total)
+    warmup = workers - worker - 1 if chunks == 1 else 2 * (workers - worker - 1) + (chunks - 1) * workers
 
     def passed(passes: int, place: int) -> int:
         """Of so many passes, those of the chunk that is so many places from the group's first."""
