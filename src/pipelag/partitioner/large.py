@@ -24,7 +24,7 @@ from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device
 
 TIMED = 4  # the number of layouts that are timed: the quickest by the formulas
-CHUNKS = (2, 3, 4, 5)  # the numbers of stages per GPU that interleaving may have
+CHUNKS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # the numbers of stages per GPU that interleaving may have
 NEAR = 0.05  # how much longer than the quickest, relatively, a less stale layout may take
 
 
