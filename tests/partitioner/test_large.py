@@ -7,15 +7,16 @@ from functools import lru_cache
 
 import pytest
 
-from pipelag.errors import PipelagError
 from pipelag.methods import get
-from pipelag.partitioner.large import Fleet, Layout, Machine, Numbers, Work, copies, under_way, updates_late
+from pipelag.partitioner.formulas import chunks_of, kept, lead_of
+from pipelag.partitioner.large import Fleet, Layout, Machine, Numbers, Work
 from pipelag.theory.at_scale import METHODS, why_none
+from pipelag.timing.costs import uniform
 from pipelag.timing.layers import LayerTime, Profile
-from pipelag.timing.memory import microbatches_under_way
 from pipelag.timing.sheets import Device
 
 PIPELINES = [name for name in METHODS.values() if name]
+SINGLE = [name for name in PIPELINES if chunks_of(get(name)) == 1]  # one stage per worker
 SHAPES = [(2, 1), (2, 4), (4, 1), (4, 3), (4, 4), (5, 2), (8, 3), (8, 16)]
 MACHINE = Machine(Device(1e12, 1e12, 1e9), server=4, inside=1e9, between=1e8, ports=2, latency=1e-6)
 NUMBERS = Numbers(held=16, remembered=0, moved=28)
@@ -24,41 +25,77 @@ NUMBERS = Numbers(held=16, remembered=0, moved=28)
 @lru_cache
 def even(samples: int) -> Profile:
     """Eight equal layers."""
-    return Profile(tuple(LayerTime(n, "", 1.0 * samples, 2.0 * samples, 8, 1000 * samples, 4000) for n in range(1, 9)))
+    one = LayerTime(1, "", 1.0 * samples, 2.0 * samples, 8, 1000 * samples, 4000, 0.75 * samples)
+    return Profile(tuple(replace(one, layer=n) for n in range(1, 9)))
 
 
 WORK = Work(even, batch=32, element=4)
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", PIPELINES)
-def test_the_formulas_are_the_schedules(name: str, shape: tuple[int, int]) -> None:
-    (stages, microbatches), method = shape, get(name)
-    behind = range(stages - 1, -1, -1)
-    held = [copies(method, d, microbatches) for d in behind]
-    try:
-        derived = method.weight_copies(stages, microbatches)
-    except PipelagError:
-        assert None in held  # two versions do not suffice
-        return
-    assert list(derived) == held
-    live = replace(method, held=None).delays(stages, microbatches).forward
-    assert list(live) == [updates_late(method, d, microbatches) for d in behind]
-    schedule = method.schedule(stages, 4 * stages, microbatches)
-    assert microbatches_under_way(schedule) == [under_way(method, d, microbatches) for d in behind]
+FREE = replace(MACHINE, server=64, inside=float("inf"), latency=0.0)  # whose messages take no time
 
 
 def fleet(name: str | None, gpus: int = 16, machine: Machine = MACHINE, work: Work = WORK) -> Fleet:
     return Fleet(machine, work, get(name) if name else None, NUMBERS, gpus)
 
 
-@pytest.mark.parametrize("microbatches", [1, 2, 8, 32])
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("microbatches", [1, 2, 4, 8, 32])
+@pytest.mark.parametrize("name", SINGLE)
 def test_equal_stages_take_on_paper_what_the_timed_executor_says(name: str, microbatches: int) -> None:
     layout = Layout((2, 4, 6), 1, microbatches, 32 // microbatches, recompute=False)
     one = fleet(name, 4)
     costs = one.costs(layout)
     assert one.timed(layout, costs) == pytest.approx(one.seconds(layout, costs), rel=0.02)
+
+
+@pytest.mark.parametrize("times", [(1.0, 1.0, 1.0), (1.0, 1.25, 0.75), (1.5, 1.0, 1.0), (2.0, 1.0, 0.5)], ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 5), (8, 8), (8, 32), (6, 10)], ids=str)
+@pytest.mark.parametrize("name", ["zb_h1", "zb_h2"])
+def test_zero_bubble_schedules_with_few_microbatches_have_a_longer_bubble(
+    name: str, shape: tuple[int, int], times: tuple[float, float, float]
+) -> None:
+    """N (F+B+W) + (P-1) (F+B) - min(N-1, lead (P-1)) W; Qi et al.'s table 2 has it for lead (P-1) + 1 microbatches."""
+    (stages, n), (f, b, w), method = shape, times, get(name)
+    layout = Layout(tuple(range(1, stages)), 1, n, 1, recompute=False)
+    costs = uniform(stages, f, b + w, weight_gradient=w)
+    formula = n * (f + b + w) + (stages - 1) * (f + b) - min(n - 1, lead_of(method) * (stages - 1)) * w
+    one = fleet(name, stages, FREE)
+    assert one.seconds(layout, costs) == pytest.approx(formula)
+    assert one.timed(layout, costs) == pytest.approx(formula)
+
+
+@pytest.mark.parametrize(("workers", "microbatches"), [(2, 2), (2, 8), (4, 4), (4, 16), (8, 8), (8, 24)])
+@pytest.mark.parametrize("chunks", [2, 3, 5])
+@pytest.mark.parametrize("message", [0.0, 0.05])
+def test_interleaving_has_the_bubble_of_one_of_a_workers_stages(
+    workers: int, microbatches: int, chunks: int, message: float
+) -> None:
+    """All chunks of all microbatches, the passes of a chunk per further worker, and each boundary's message twice."""
+    stages = chunks * workers
+    layout = Layout(tuple(range(1, stages)), 1, microbatches, 1, recompute=False, chunks=chunks)
+    costs = uniform(stages, 1.0, 2.0, output_bytes=1.0)
+    one = fleet("1f1b_interleaved", workers, replace(FREE, inside=1 / message if message else float("inf")))
+    formula = microbatches * chunks * 3 + (workers - 1) * 3 + 2 * (stages - 1) * message
+    assert one.seconds(layout, costs) == pytest.approx(formula)
+    assert one.timed(layout, costs) == pytest.approx(formula)
+
+
+def test_an_interleaved_worker_updates_all_its_stages() -> None:
+    """One after the other, all workers alike; the last is in nobody's way."""
+    layout, one = Layout((1, 2, 3), 1, 4, 1, recompute=False, chunks=2), fleet("1f1b_interleaved", 2, FREE)
+    costs = uniform(4, 1.0, 2.0, update=0.5)
+    assert one.seconds(layout, costs) == pytest.approx(4 * 2 * 3 + 3 + 2 * 0.5)
+    assert one.timed(layout, costs) == pytest.approx(one.seconds(layout, costs))
+
+
+def test_a_long_gradient_of_weights_takes_at_least_what_a_stage_computes() -> None:
+    """Two microbatches with F and B of 1 s and, on the first stage, W of 3 s: the formula is for a shorter W, but never
+    below this.
+    """
+    layout, one = Layout((1,), 1, 2, 1, recompute=False), fleet("zb_h1", 2, FREE)
+    costs = [
+        *uniform(1, 1.0, 4.0, weight_gradient=3.0, update=0.5),
+        *uniform(1, 1.0, 1.0, weight_gradient=0.0),
+    ]
+    assert one.seconds(layout, costs) == 2 * 5 + 0.5 <= one.timed(layout, costs)
 
 
 def test_what_leaves_a_server_is_counted() -> None:
@@ -120,6 +157,55 @@ def test_an_update_waits_for_what_is_left_of_the_sums(recompute: bool) -> None:
         assert cost.backward == pytest.approx(4 * 4 * (2e-3 + 1e-3 * recompute))
 
 
+SUMMING = replace(MACHINE, inside=1e9, latency=0.0)  # two replicas sum a megabyte in a millisecond
+
+
+def summed(name: str, size: int, layout: Layout) -> list[float]:
+    """Milliseconds that updates take after the passes. Four layers of 1 and 2 ms, a quarter of one for W."""
+    rows = [LayerTime(n, "", 1.0, 2.0, 0, 0, size, 0.25) for n in range(1, 5)]
+    work = Work(lambda samples: Profile(tuple(rows)), batch=2 * layout.microbatches, element=4)
+    one = Fleet(SUMMING, work, get(name), replace(NUMBERS, moved=0), 4)
+    return [1e3 * cost.update for cost in one.costs(layout)]
+
+
+@pytest.mark.parametrize(
+    ("name", "microbatches", "left"), [("zb_h1", 4, 1.5), ("zb_h2", 4, 1.25), ("zb_h1", 1, 1.75), ("zb_h2", 2, 1.5)]
+)
+def test_sums_overlap_with_the_gradients_of_weights_that_are_left_after_the_last_backward(
+    name: str, microbatches: int, left: float
+) -> None:
+    """Two layers on each of two stages, whose sums take 1 ms each.
+
+    The first stage's layers are ready after 2 and 4 ms of its last backward: 1 ms is left. The second has the W's of
+    the last two microbatches left (ZB-H2: three, if there are so many), so that its layers are ready after half a
+    millisecond and one: the second layer's sum ends 1.5 ms after that.
+    """
+    after = summed(name, 10**6, Layout((2,), 2, microbatches, 1, recompute=False))
+    assert after == pytest.approx([1.0, left])
+
+
+def test_a_later_chunks_gradients_are_summed_while_an_earlier_one_works() -> None:
+    """Two workers, a layer per stage, sums of 5 ms. A worker's second stage is ready after its backward of 2 ms. Then
+    its first stage has the last two microbatches, 4 ms, and is ready at 6 ms; its sum is done at 2 + 5 + 5 ms.
+    """
+    after = summed("1f1b_interleaved", 5 * 10**6, Layout((1, 2, 3), 2, 2, 1, recompute=False, chunks=2))
+    assert after == pytest.approx([6.0, 6.0, 0.0, 0.0])
+
+
+def test_a_later_stages_update_hides_behind_the_first_stages_passes_in_a_zero_bubble_schedule() -> None:
+    """Of three microbatches over four stages. The last stage begins, and has its last B, three times 2.25 ms of F and B
+    before the first; then it has three W's of 0.75 left, and the first stage one: 5.25 ms earlier in all.
+    """
+    layout, one = Layout((1, 2, 3), 1, 3, 1, recompute=False), fleet("zb_h1", 4, FREE)
+    costs = uniform(4, 1.0, 2.0, weight_gradient=0.75)
+    for stage, update, longer in ((1, 5.0, 5.0), (4, 5.0, 0.0), (4, 6.0, 0.75)):
+        changed = [*costs]
+        changed[stage - 1] = replace(costs[0], update=update)
+        more = one.seconds(layout, changed) - one.seconds(layout, costs)
+        assert more == pytest.approx(longer, abs=1e-9)
+        assert one.timed(layout, changed) - one.timed(layout, costs) == pytest.approx(longer, abs=1e-9)
+
+
 @pytest.mark.parametrize(("recompute", "activations"), [(False, 4 * 2000 + 4 * 6000), (True, 4 * 2000 + 6000)])
 def test_memory_is_weights_state_inputs_and_what_passes_keep(recompute: bool, activations: int) -> None:
     """GPipe's four microbatches of two samples on four stages of a layer: with recomputation one pass keeps all."""
@@ -129,9 +215,43 @@ def test_memory_is_weights_state_inputs_and_what_passes_keep(recompute: bool, ac
     assert one.memory(Layout((1, 2, 3), 1, 4, 2, recompute)) == 4000 + 1000 * (16 + 4) + activations
 
 
+@pytest.mark.parametrize(("name", "microbatches"), [("zb_h1", 4), ("zb_h2", 7)])
+def test_a_zero_bubble_schedule_keeps_activations_until_the_gradients_of_weights(name: str, microbatches: int) -> None:
+    """Of up to four and seven microbatches on each of four stages; two layers keep 2,000 bytes, of which 8 came in."""
+    layout = Layout((2, 4, 6), 1, 16, 1, recompute=False)
+    assert fleet(name, 4).memory(layout) == 8000 + 2000 * 16 + microbatches * (2000 + 8)
+
+
+@pytest.mark.parametrize(("recompute", "inside"), [(False, 3 * 1000 + 2 * 4000), (True, 4000)])
+def test_an_interleaved_worker_holds_all_its_stages(recompute: bool, inside: int) -> None:
+    """Worker 0 of two has stages 1 and 3. It begins with the two microbatches of the first group through both and a
+    third through stage 1: three and two; after the backwards of two and two forwards, there are four and one. Stage 3
+    keeps 4,000 bytes besides the 500 that came in.
+    """
+    rows = [LayerTime(n, "", 1.0, 2.0, 500, 4000 if n == 3 else 1000, 4000) for n in range(1, 5)]
+    one = Fleet(MACHINE, Work(lambda n: Profile(tuple(rows)), 8, 4), get("1f1b_interleaved"), NUMBERS, 2)
+    layout = Layout((1, 2, 3), 1, 8, 1, recompute, chunks=2)
+    states = kept(get("1f1b_interleaved"), 0, 4, 8)
+    assert states == [(3, 2), (4, 1)]
+    assert one.memory(layout) == 2 * (4000 + 1000 * 16) + 2 * 500 + inside
+
+
 def test_a_pipeline_within_a_server_has_its_links() -> None:
     assert (MACHINE.links(4).bandwidth, MACHINE.links(5).bandwidth) == (1e9, 1e8)
     assert MACHINE.links(5).latency == 1e-6
+
+
+def test_links_and_rings_are_those_of_the_gpus_of_a_pipeline_however_many_its_stages() -> None:
+    """Two GPUs with four stages: messages stay inside a server, whose ports two rings share."""
+    work = Work(lambda n: Profile(tuple(LayerTime(i, "", 0.0, 0.0, 10**6, 0, 10**6) for i in range(1, 5))), 16, 4)
+    machine = replace(MACHINE, server=3, inside=1e9, between=1e8, ports=2, latency=0.0)
+    one = Fleet(machine, work, get("1f1b_interleaved"), replace(NUMBERS, moved=0), 16)
+    layout = Layout((1, 2, 3), 8, 2, 1, recompute=False, chunks=2)
+    costs = one.costs(layout)
+    ring = 2 * 7 / 8 * 1e6 / 1e8  # of a stage; a worker has two, and sums both after its passes, which take no time
+    assert [cost.update for cost in costs] == pytest.approx([2 * ring, 2 * ring, 0.0, 0.0])
+    for seconds in (one.seconds(layout, costs), one.timed(layout, costs)):
+        assert seconds == pytest.approx(2 * ring + 6e-3, rel=0.03)  # three boundaries, there and back, 1 ms each
 
 
 def test_what_the_first_stages_forwards_miss() -> None:
@@ -215,6 +335,30 @@ def test_every_equal_division_is_a_layout_with_and_without_recomputation() -> No
     ]
     assert sum(one.recompute for one in six.layouts()) == len(shapes)
     assert {one.replicas for one in fleet("pipedream", 16, work=replace(WORK, batch=20)).layouts()} == {4, 2}
+
+
+def test_gradients_of_weights_apart_allow_no_recomputation_and_interleaving_wants_groups() -> None:
+    assert {one.recompute for one in fleet("zb_h1").layouts()} == {False}
+    laid = list(fleet("1f1b_interleaved").layouts())
+    assert {(one.workers, one.chunks) for one in laid} == {(2, 2), (2, 3), (2, 4), (4, 2)}  # of eight layers
+    assert {one.recompute for one in laid} == {False, True}
+    for one in laid:
+        assert one.stages == one.chunks * one.workers and one.microbatches % one.workers == 0
+        assert one.replicas * one.workers == 16 and one.replicas * one.microbatches * one.samples == 32
+
+
+def test_a_first_and_a_last_worker_on_other_servers_send_to_each_other() -> None:
+    """Four workers on two servers, two stages each: three times a microbatch goes from one server to the other."""
+    layout = Layout((1, 2, 3, 4, 5, 6, 7), 1, 4, 1, recompute=False, chunks=2)
+    one = fleet("1f1b_interleaved", 4, replace(MACHINE, server=2))
+    assert one.leaving(layout, one.costs(layout)) == 4 * 3 * 8
+
+
+def test_why_a_method_has_no_layout_names_what_it_needs() -> None:
+    full = fleet("zb_h2", machine=replace(MACHINE, sheet=Device(1e12, 1e12, 1.0)))
+    assert full.best() is None and why_none(full).startswith("does not fit without recomputation: ")
+    shallow = fleet("1f1b_interleaved", 64)
+    assert shallow.best() is None and "as interleaving needs" in why_none(shallow)
 
 
 def test_what_is_least_late_is_not_taken_where_it_is_much_slower() -> None:

@@ -16,7 +16,7 @@ from pipelag.results.loading import load_results
 pytestmark = pytest.mark.usefixtures("in_project")
 
 
-def method(name: str, timed: float, on_paper: float) -> dict[str, Any]:
+def method(name: str, timed: float, on_paper: float, late: int = 0) -> dict[str, Any]:
     """A method's row, with these seconds of an update."""
     return {
         "method": name,
@@ -24,25 +24,35 @@ def method(name: str, timed: float, on_paper: float) -> dict[str, Any]:
         "on_paper": on_paper,
         "layout": "2 x 2",
         "share": 50.0,
-        "late": 3,
-        "gap": 1,
+        "late": late,
+        "gap": late and 1,
     }
 
 
 def test_the_timed_executor_says_whether_asynchrony_pays_and_what_paper_would_say_is_told() -> None:
-    turned = verdict([method("GPipe", 3.0, 3.0), method("PipeDream", 2.0, 4.0), method("SpecTrain", 2.5, 3.5)])
+    flush = method("GPipe", 3.0, 3.0)
+    turned = verdict([flush, method("PipeDream", 2.0, 4.0, 3), method("SpecTrain", 2.5, 3.5, 3)])
     assert turned["free method"] == "PipeDream" and turned["mend"] == "3 (1 within a minibatch)"
     assert turned["pays"] == "yes (on paper no)"
     assert (turned["gain timed"], turned["gain on_paper"]) == (1.5, 3.0 / 3.5)
-    alike = verdict([method("GPipe", 3.0, 3.0), method("PipeDream", 2.0, 2.5)])
+    alike = verdict([flush, method("PipeDream", 2.0, 2.5, 3)])
     assert alike["pays"] == "yes"
-    back = verdict([method("GPipe", 3.0, 3.0), method("PipeDream", 3.0, 2.0)])
+    back = verdict([flush, method("PipeDream", 3.0, 2.0, 3)])
     assert back["pays"] == "no (on paper yes)" and "mend" not in back
+
+
+def test_asynchrony_is_compared_with_whatever_reads_no_late_weights_and_besides_with_plain_flushes() -> None:
+    others = [{"method": "ZB-H2", "why": "does not fit"}, method("GPipe", 3.0, 3.0), method("PipeDream", 2.0, 2.0, 1)]
+    line = verdict([*others, method("ZB-H1", 2.1, 2.1)])
+    assert (line["waiting method"], line["pays"]) == ("ZB-H1", "no")
+    assert (line["gain timed"], line["gain plain"]) == (2.1 / 2.0, 3.0 / 2.0)
+    only = verdict([method("ZB-H1", 2.1, 2.1), others[2]])
+    assert "gain plain" not in only and only["gain timed"] == 2.1 / 2.0
 
 
 def test_what_is_drawn_of_a_row_is_of_the_timed_executor_and_in_the_units_of_its_column() -> None:
     row = {"timed": 4.0, "on_paper": 3.0, "ideal": 1.0, "memory": 3 * 2**30, "leaving": 7e9}
-    row |= {"stages": 8, "replicas": 2, "microbatches": 16, "samples": 4, "recompute": True}
+    row |= {"stages": 8, "workers": 8, "replicas": 2, "microbatches": 16, "samples": 4, "recompute": True}
     assert measures(row, 64) == {
         "samples_per_second": 16.0,
         "share": 25.0,
@@ -53,6 +63,7 @@ def test_what_is_drawn_of_a_row_is_of_the_timed_executor_and_in_the_units_of_its
         "parts": "16 of 4 (R)",
     }
     assert measures(row | {"recompute": False}, 64)["parts"] == "16 of 4"
+    assert measures(row | {"stages": 24}, 64)["layout"] == "8 x 2, 24 stages"
     assert measures({"why": "no layout fits"}, 64) == {}
 
 

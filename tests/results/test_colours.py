@@ -27,6 +27,7 @@ MODELS = {  # of the quadratic model
 }
 LINES: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "at_scale": cost.STYLES,
+    "at_scale, staleness": cost.LATE,
     "leaderboard": scores.STYLES,
     "pipedream": targets.STYLES,
     "pipemare": curves.STYLES,

@@ -1,28 +1,30 @@
 """Replicated pipelines on thousands of GPUs: the costs of a method by formulas, and its best layout.
 
-G GPUs hold R replicas of a pipeline of D stages. An update is of the same minibatch under every layout: each replica
-takes an R-th of it in N microbatches, and the replicas of a stage sum their gradients in a ring as these become ready
-in the last backward. The formulas here stand for what depends on a schedule, and tests compare them with the schedules
-themselves. The chosen layout is timed (`Fleet.timed`), and its delays are derived from its schedule.
+G GPUs hold R replicas of a pipeline. An update is of the same minibatch under every layout: each replica takes an R-th
+of it in N microbatches, and the replicas of a stage sum their gradients in a ring as these become ready at the end of
+the minibatch. Formulas (`pipelag.partitioner.formulas`) stand for what depends on a schedule. The chosen layout is
+timed (`Fleet.timed`), and its delays are derived from its schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil, isqrt, log2
 
 from pipelag.methods import Method
+from pipelag.partitioner import formulas
+from pipelag.partitioner.chunks import cuts_of
 from pipelag.partitioner.cluster import wait_free
-from pipelag.schedules import library
 from pipelag.timing.breakdown import steady_seconds
 from pipelag.timing.costs import StageCost, Topology, ring_seconds
-from pipelag.timing.layers import Profile, balanced_cuts
+from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device
 
 TIMED = 4  # the number of layouts that are timed: the quickest by the formulas
+CHUNKS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # the numbers of stages per GPU that interleaving may have
 NEAR = 0.05  # how much longer than the quickest, relatively, a less stale layout may take
 
 
@@ -44,18 +46,18 @@ class Machine:
     ports: int
     latency: float
 
-    def rings(self, stages: int, gpus: int) -> float:
+    def rings(self, workers: int, gpus: int) -> float:
         """The bandwidth of each ring of replicas in bytes per second; the rings of a server's GPUs share its ports."""
         if gpus <= self.server:
             return self.inside
-        return min(self.inside, self.between * self.ports / min(stages, self.server))
+        return min(self.inside, self.between * self.ports / min(workers, self.server))
 
-    def links(self, stages: int) -> Topology:
+    def links(self, workers: int) -> Topology:
         """The links between neighbouring stages, which are taken to be equal.
 
         They are those between servers if a pipeline spans several servers, otherwise those inside a server.
         """
-        return Topology(self.inside if stages <= self.server else self.between, self.latency)
+        return Topology(self.inside if workers <= self.server else self.between, self.latency)
 
 
 @dataclass(frozen=True)
@@ -88,18 +90,28 @@ class Work:
 
 @dataclass(frozen=True)
 class Layout:
-    """D stages, given by their cuts, times R replicas, each of which takes N microbatches of `samples` per update."""
+    """R replicas of a pipeline, each of which takes N microbatches of `samples` per update.
+
+    cuts: those of all stages.
+    chunks: the stages of a worker, a GPU.
+    """
 
     cuts: tuple[int, ...]
     replicas: int
     microbatches: int
     samples: int
     recompute: bool
+    chunks: int = 1
 
     @property
     def stages(self) -> int:
-        """D, the number of stages."""
+        """The number of stages."""
         return len(self.cuts) + 1
+
+    @property
+    def workers(self) -> int:
+        """The number of GPUs of one pipeline."""
+        return self.stages // self.chunks
 
 
 @dataclass(frozen=True)
@@ -125,46 +137,6 @@ class Found:
     seconds: float
 
 
-# Formulas for a stage with `behind` further stages behind it, and so many microbatches per update ---------------------
-
-
-def flushes(method: Method) -> bool:
-    """Whether a method's pipeline drains at every update."""
-    return method.build in (library.gpipe, library.one_f_one_b_flush)
-
-
-def updates_late(method: Method, behind: int, microbatches: int) -> int:
-    """The number of updates that the live weights miss when a forward reads them."""
-    if flushes(method):
-        return 0
-    between = {library.one_f_one_b: behind, library.cycle: 2 * behind, library.pipemare: 2 * behind + 1}
-    return -(-between[method.build] // microbatches)
-
-
-def under_way(method: Method, behind: int, microbatches: int) -> int:
-    """The number of microbatches between their forward and their backward."""
-    if method.build is library.gpipe:
-        return microbatches
-    if method.build is library.one_f_one_b_flush:
-        return min(microbatches, behind + 1)
-    return behind + 1 if method.build is library.one_f_one_b else 2 * behind + 1
-
-
-def copies(method: Method, behind: int, microbatches: int) -> int | None:
-    """The copies of the weights, including the live ones (`Method.weight_copies`).
-
-    None: double buffering's two copies do not suffice.
-    """
-    late = updates_late(method, behind, microbatches)
-    if method.held is not None:  # double buffering
-        return 2 if late <= 1 else None
-    if method.backward_reads == "stashed":
-        return late + 1
-    reads = {method.forward_reads, method.backward_reads} - {"live"}
-    further = any(getattr(each, "horizon", "") == "round trip" for each in reads)  # predicts beyond its own update
-    return 2 if reads and (late or further) else 1
-
-
 # A layout -------------------------------------------------------------------------------------------------------------
 
 
@@ -173,22 +145,36 @@ class Fleet:
 
     def __init__(self, machine: Machine, work: Work, method: Method | None, numbers: Numbers, gpus: int) -> None:
         self.machine, self.work, self.method, self.numbers, self.gpus = machine, work, method, numbers, gpus
+        self.chunks = CHUNKS if formulas.chunks_of(method) > 1 else (1,)  # the stages that a worker may have
+        self.lead = formulas.lead_of(method)
+
+    def method_of(self, layout: Layout) -> Method | None:
+        """The method with as many stages per worker as in this layout."""
+        return formulas.with_chunks(self.method, layout.chunks) if layout.chunks > 1 else self.method
 
     def layouts(self) -> Iterator[Layout]:
-        """All layouts: every equal division of the GPUs into stages and replicas, and of a replica's share into
-        microbatches, without and with recomputation. A method has two or more stages.
+        """All layouts: every equal division of the GPUs into pipelines, and of a replica's share into microbatches,
+        without and with recomputation, which a method that computes gradients of weights apart cannot have.
+
+        A method has two or more workers. Interleaving has every number of stages per worker that is in `CHUNKS`, and
+        takes the microbatches in groups of as many as workers.
         """
         profile = self.work.profile(1)
-        for stages in self.depths():
-            share, rest = divmod(self.work.batch, replicas := self.gpus // stages)
-            for samples in divisors(share) if not rest else ():
-                for recompute in (False, True):
-                    yield Layout(cuts_of(profile, stages), replicas, share // samples, samples, recompute)
+        for workers in self.depths():
+            share, rest = divmod(self.work.batch, replicas := self.gpus // workers)
+            groups, left = divmod(share, 1 if self.chunks == (1,) else workers)
+            for chunks in self.chunks:
+                if rest or left or chunks * workers > len(profile.layers):
+                    continue
+                for samples in divisors(groups):
+                    for recompute in (False,) if self.lead else (False, True):
+                        cuts = cuts_of(profile, workers, chunks)
+                        yield Layout(cuts, replicas, share // samples, samples, recompute, chunks)
 
     def depths(self) -> list[int]:
-        """The numbers of stages that divide the GPUs equally, with at least one layer per stage."""
-        layers = len(self.work.profile(1).layers)
-        return [n for n in divisors(self.gpus) if n <= layers and (n == 1) == (self.method is None)]
+        """The numbers of workers that divide the GPUs equally, with at least one layer per stage."""
+        most = len(self.work.profile(1).layers) // min(self.chunks)
+        return [n for n in divisors(self.gpus) if n <= most and (n == 1) == (self.method is None)]
 
     def best(self) -> Found | None:
         """The best layout; None: none fits into memory.
@@ -207,7 +193,7 @@ class Fleet:
 
     def late(self, layout: Layout) -> int:
         """The number of updates that the first stage's forwards miss."""
-        return updates_late(self.method, layout.stages - 1, layout.microbatches) if self.method else 0
+        return formulas.updates_late(self.method, 1, layout.stages, layout.microbatches) if self.method else 0
 
     def on_paper(self, layout: Layout) -> OnPaper | None:
         """A layout's costs by the formulas; None: the method does not suit the layout."""
@@ -218,70 +204,62 @@ class Fleet:
         return OnPaper(self.seconds(layout, costs), memory, costs)
 
     def seconds(self, layout: Layout, costs: Sequence[StageCost]) -> float:
-        """The seconds per minibatch by the formulas.
-
-        Microbatches follow one another at the pace of the slowest stage, link, or round trip through the pipeline.
-        """
-        n, stages, method = layout.microbatches, layout.stages, self.method
-        one = [cost.forward + cost.backward for cost in costs]
-        update = max(cost.update for cost in costs)
-        message = self.machine.links(stages).seconds(max((c.output_bytes for c in costs[:-1]), default=0.0))
-        message *= stages > 1
-        # While one microbatch goes to the end of the pipeline and back, a stage takes in as many as it has under way.
-        pace = max([message, *one])
-        if method is not None and method.build is not library.gpipe:
-            behind = range(stages - 1, -1, -1)
-            pace = max(
-                pace,
-                *((sum(one[-d - 1 :]) + 2 * d * message) / under_way(method, d, max(n, d + 1)) for d in behind),
-            )
-        if method is None or not flushes(method):
-            return n * pace + update
-        if method.build is library.gpipe:  # forwards and backwards each have their own pace
-            pace = sum(max(message, *(getattr(cost, way) for cost in costs)) for way in ("forward", "backward"))
-        return sum(one) + 2 * (stages - 1) * message + (n - 1) * pace + update
+        """The seconds per minibatch by the formulas."""
+        message = self.machine.links(layout.workers).seconds(max((c.output_bytes for c in costs[:-1]), default=0.0))
+        return formulas.seconds(
+            self.method_of(layout), costs, layout.microbatches, message if layout.workers > 1 else 0.0
+        )
 
     def timed(self, layout: Layout, costs: Sequence[StageCost]) -> float:
         """The seconds per minibatch by the timed executor."""
-        if self.method is None:
+        method, links = self.method_of(layout), self.machine.links(layout.workers)
+        if method is None:
             (cost,) = costs
             return layout.microbatches * (cost.forward + cost.backward) + cost.update
-        schedule, links = self.method.schedule, self.machine.links(layout.stages)
+        schedule = method.schedule
         return steady_seconds(lambda count: schedule(layout.stages, count, layout.microbatches), costs, links)
 
     def costs(self, layout: Layout) -> tuple[StageCost, ...]:
         """The stages' costs. An update takes the optimizer's step, and the sum of gradients as far as it outlasts the
-        backward.
+        passes in which these become ready (`last_passes`).
         """
-        return _costs(self.machine, self.work, layout, self.numbers.moved)
+        return _costs(self.machine, self.work, layout, self.numbers.moved, self.lead)
 
     def memory(self, layout: Layout) -> float | None:
         """The bytes of the fullest GPU; None: the method does not suit the layout."""
-        most, n = 0.0, layout.microbatches
+        method, most, n, workers = self.method_of(layout), 0.0, layout.microbatches, layout.workers
         plain = self.work.profile(layout.samples).cut(layout.cuts)
-        for behind, cost in zip(range(layout.stages - 1, -1, -1), plain, strict=True):
-            held = 1 if self.method is None else copies(self.method, behind, n)
-            if held is None:
-                return None
-            waiting = 1 if self.method is None else under_way(self.method, behind, n)
-            parameters = cost.weight_bytes / self.work.element
-            inside = cost.kept_bytes - cost.entering_bytes
-            activations = waiting * cost.entering_bytes + inside * (1 if layout.recompute else waiting)
-            weights = held * cost.weight_bytes + parameters * (self.numbers.held + self.numbers.remembered)
-            most = max(most, weights + activations)
+        for worker in range(workers):
+            mine = plain[worker::workers]
+            weights = 0.0
+            for stage, cost in zip(range(worker + 1, layout.stages + 1, workers), mine, strict=True):
+                held = formulas.copies(method, stage, layout.stages, n) if method else 1
+                if held is None:
+                    return None
+                parameters = cost.weight_bytes / self.work.element
+                weights += held * cost.weight_bytes + parameters * (self.numbers.held + self.numbers.remembered)
+            inside = [cost.kept_bytes - cost.entering_bytes for cost in mine]
+            for waiting in formulas.kept(method, worker, layout.stages, n):
+                again = (
+                    max(inside) if layout.recompute else sum(w * each for w, each in zip(waiting, inside, strict=True))
+                )
+                inputs = sum(w * cost.entering_bytes for w, cost in zip(waiting, mine, strict=True))
+                most = max(most, weights + inputs + again)
         return most
 
     def leaving(self, layout: Layout, costs: Sequence[StageCost]) -> float:
         """The bytes that leave the busiest server for one update or, if there is only one server, its busiest GPU."""
         size = 1 if self.gpus <= self.machine.server else self.machine.server
         share = 2 * (layout.replicas - 1) / layout.replicas
-        most = 0.0
-        for first in range(0, layout.stages, size):
-            here = costs[first : first + size]
-            ahead = here[-1].output_bytes if first + size < layout.stages else 0.0
-            back = costs[first - 1].output_bytes if first else 0.0
-            most = max(most, layout.microbatches * (ahead + back) + share * sum(cost.weight_bytes for cost in here))
-        return most
+        servers = [number % layout.workers // size for number in range(layout.stages)]  # of each stage
+        bytes_of = [0.0] * (max(servers) + 1)
+        for here, cost in zip(servers, costs, strict=True):
+            bytes_of[here] += share * cost.weight_bytes
+        for (here, there), cost in zip(pairwise(servers), costs, strict=False):
+            if here != there:  # the output, and the gradient that comes back
+                bytes_of[here] += layout.microbatches * cost.output_bytes
+                bytes_of[there] += layout.microbatches * cost.output_bytes
+        return max(bytes_of)
 
 
 def divisors(number: int) -> list[int]:
@@ -290,33 +268,43 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // n for n in small)})
 
 
-@lru_cache(maxsize=256)
-def cuts_of(profile: Profile, stages: int) -> tuple[int, ...]:
-    """The balanced cuts of a profile into so many stages, cached."""
-    return balanced_cuts(profile, stages)
+def last_passes(layers: Sequence[LayerTime], layout: Layout, stage: int, lead: int) -> tuple[Sequence[float], float]:
+    """The passes in which a stage's gradients become ready: (seconds of each layer, first layer first; those before).
+
+    They are the backward of the last microbatch. Where the gradients of weights are computed apart, they are the W's
+    that are left after it, of the last lead (i-1) + 1 microbatches on stage i. Nothing waits for these, so that they
+    can go through the layers one by one, each for all these microbatches. On the first stage each W follows its B at
+    once, so that it is the whole backward there.
+    """
+    if lead and stage > 1:
+        left = formulas.left_for_the_end(lead, stage, layout.microbatches)
+        return [left * (layer.weight_ms or 0.0) / 1e3 for layer in layers], 0.0
+    again = sum(layer.forward_ms for layer in layers) / 1e3 * layout.recompute
+    return [layer.backward_ms / 1e3 for layer in layers], again
 
 
 @lru_cache(maxsize=4096)
-def _costs(machine: Machine, work: Work, layout: Layout, moved: float) -> tuple[StageCost, ...]:
-    gpus, costs = layout.replicas * layout.stages, []
-    profile, rate = work.profile(layout.samples), machine.rings(layout.stages, gpus)
-    bounds = pairwise([0, *layout.cuts, len(profile.layers)])
-    for (a, b), cost in zip(bounds, profile.cut(layout.cuts, recompute=layout.recompute), strict=True):
-        after_backward = 0.0
-        if layout.replicas > 1:
-            passes = [layer.backward_ms / 1e3 for layer in profile.layers[a:b]]
-            sizes = [layer.weight_bytes for layer in profile.layers[a:b]]
-            again = cost.forward * layout.recompute
-            ready = wait_free(passes, sizes, lambda size: ring_seconds(size, layout.replicas, rate), again)
-            after_backward = max(0.0, ready - cost.backward) + 2 * ceil(log2(layout.replicas)) * machine.latency
+def _costs(machine: Machine, work: Work, layout: Layout, moved: float, lead: int) -> tuple[StageCost, ...]:
+    gpus, workers = layout.replicas * layout.workers, layout.workers
+    profile, rate = work.profile(layout.samples), machine.rings(workers, gpus)
+    bounds = list(pairwise([0, *layout.cuts, len(profile.layers)]))
+    costs = profile.cut(layout.cuts, recompute=layout.recompute)
+    outlasting = [0.0] * workers
+    for worker in range(workers) if layout.replicas > 1 else ():
+        passes: list[float] = []
+        sizes: list[int] = []
+        for stage in range(worker + 1, layout.stages + 1, workers):
+            layers = profile.layers[slice(*bounds[stage - 1])]
+            own, before = last_passes(layers, layout, stage, lead)
+            # Gradients of a later chunk are summed while the group's last microbatches go through an earlier one.
+            more = (workers - 1) * costs[stage - 1].backward if stage + workers <= layout.stages else 0.0
+            passes += [*own, before + more]
+            sizes += [layer.weight_bytes for layer in layers] + [0]
+        ready = wait_free(passes, sizes, lambda size: ring_seconds(size, layout.replicas, rate))
+        outlasting[worker] = max(0.0, ready - sum(passes)) + 2 * ceil(log2(layout.replicas)) * machine.latency
+    made = []
+    for number, cost in enumerate(costs):
         step = moved * cost.weight_bytes / work.element / machine.sheet.bandwidth
-        costs.append(
-            StageCost(
-                cost.forward,
-                cost.backward,
-                update=step + after_backward,
-                output_bytes=cost.output_bytes,
-                weight_bytes=cost.weight_bytes,
-            )
-        )
-    return tuple(costs)
+        rest = outlasting[number] if number < workers else 0.0  # a worker's first chunk is the last to be ready
+        made.append(replace(cost, update=step + rest))
+    return tuple(made)

@@ -21,6 +21,9 @@ METHODS = {
     "data parallelism": None,
     "GPipe": "gpipe",
     "1F1B with flush": "1f1b_flush",
+    "interleaved 1F1B": "1f1b_interleaved",
+    "ZB-H1": "zb_h1",
+    "ZB-H2": "zb_h2",
     "PipeDream": "pipedream",
     "PipeDream-2BW": "pipedream_2bw",
     "PipeMare T2": "pipemare_t2",
@@ -35,11 +38,11 @@ SMALL, LARGE = 1, 16  # samples of the two profiles from which times and bytes a
 def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     """A row per method and number of GPUs, after one for the model; options: `pipelag.runs.kinds.options.AtScale`.
 
-    A row has `method` and `gpus`; the layout: `stages`, `replicas`, `microbatches`, `samples` (per microbatch),
-    `recompute`; seconds per update: `on_paper`, `timed`, and `ideal` (if all GPUs always computed, and sending and
-    updating took no time); `memory` (bytes on the fullest GPU); for the first stage: `late` (tau_fwd in updates), `gap`
-    (tau_fwd - tau_bkwd), `copies` (of its weights); and `leaving` (bytes that leave the busiest server per update). If
-    no layout fits, it has `why` in place of all but the first two.
+    A row has `method` and `gpus`; the layout: `stages`, `workers` (GPUs of a pipeline), `replicas`, `microbatches`,
+    `samples` (per microbatch), `recompute`; seconds per update: `on_paper`, `timed`, and `ideal` (if all GPUs always
+    computed, and sending and updating took no time); `memory` (bytes on the fullest GPU); for the first stage: `late`
+    (tau_fwd in updates), `gap` (tau_fwd - tau_bkwd), `copies` (of its weights); and `leaving` (bytes that leave the
+    busiest server per update). If no layout fits, it has `why` in place of all but the first two.
     """
     sheet = data_sheet(options["sheet"])
     machine = Machine(sheet, **options["machine"])
@@ -68,14 +71,16 @@ def row_of(fleet: Fleet) -> dict[str, Any]:
     layout, cost = chosen.layout, chosen.paper
     late = gap = 0
     copies = 1
-    if fleet.method is not None:
-        delays = fleet.method.delays(layout.stages, layout.microbatches)
+    method = fleet.method_of(layout)
+    if method is not None:
+        delays = method.delays(layout.stages, layout.microbatches)
         late = delays.forward[0]
         gap = late - delays.backward[0]
-        copies = fleet.method.weight_copies(layout.stages, layout.microbatches)[0]
+        copies = method.weight_copies(layout.stages, layout.microbatches)[0]
     once = sum(layer.total_ms for layer in fleet.work.profile(fleet.work.batch).layers) / 1e3  # seconds on one GPU
     return {
         "stages": layout.stages,
+        "workers": layout.workers,
         "replicas": layout.replicas,
         "microbatches": layout.microbatches,
         "samples": layout.samples,
@@ -99,18 +104,21 @@ def why_none(fleet: Fleet) -> str:
     held = [memory for memory in tried if memory is not None]
     if not held:
         return "two versions do not suffice, for a minibatch has fewer microbatches than the pipeline stages"
-    return f"does not fit: {min(held) / 2**30:.0f} GiB of a GPU's {fleet.machine.sheet.memory / 2**30:.0f}"
+    fit = "does not fit without recomputation" if fleet.lead else "does not fit"
+    return f"{fit}: {min(held) / 2**30:.0f} GiB of a GPU's {fleet.machine.sheet.memory / 2**30:.0f}"
 
 
 def why_no_layout(fleet: Fleet) -> str:
     """Why there is no layout at all, in words: the GPUs or the samples cannot be divided."""
     depths, batch = fleet.depths(), fleet.work.batch
     if not depths:
-        layers = len(fleet.work.profile(1).layers)
+        most = len(fleet.work.profile(1).layers) // min(fleet.chunks)
         gpus = "one GPU" if fleet.gpus == 1 else f"{fleet.gpus} GPUs"
-        return f"{gpus} cannot be divided into pipelines of 2 to {layers} stages, a layer each at least"
+        return f"{gpus} cannot be divided into pipelines of 2 to {most} stages, a layer each at least"
     if fleet.gpus // max(depths) > batch:
         return "a minibatch has too few samples for so many replicas"
+    if min(fleet.chunks) > 1 and any(batch % (fleet.gpus // depth) == 0 for depth in depths):
+        return "a replica has too few samples to give each GPU of its pipeline a microbatch, as interleaving needs"
     return f"a minibatch of {batch} samples cannot be divided equally over the replicas of any pipeline"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipelag.report.frames import Axis, Lines
+from pipelag.report.frames import Axis, Lines, Style
 from pipelag.report.tables import Cell, Col
 from pipelag.results import colours
 from pipelag.results.context import Context
@@ -13,22 +13,26 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.timing.sheets import data_sheet
 
 PAPER = "at_scale"
-WAITING = ("data parallelism", "GPipe", "1F1B with flush")  # synchronous methods, which read no stale weights
+PLAIN = ("data parallelism", "GPipe", "1F1B with flush")  # synchronous methods that do nothing about a flush's bubble
 ROOFLINE = "roofline"
 PAYS = 1.1  # the least speedup at which asynchrony counts as worth it
 GIB, GB = 2**30, 1e9
 SHARE = "throughput, % of ideal"
 TIMED, ON_PAPER = "timed", "on_paper"  # the two estimates of an update's seconds
+LAYOUT = "Layout: GPUs of a pipeline x replicas. A GPU has one stage, unless more stages are named (interleaved 1F1B)."
 IDEAL = "% of ideal: of what the GPUs could compute if none ever waited, sent, updated or recomputed anything."
-STYLES = {  # with different dashes, since many of these lines coincide
+STYLES = {  # with different dashes, since many of these lines coincide; there are not colours enough for all methods
     "data parallelism": (colours.BASELINE, 0),
-    "GPipe": (colours.UNMENDED, 1),  # free here, as no method lacks a remedy
     "1F1B with flush": (colours.STALE_WEIGHTS, 4),  # free here, as stale weights are not drawn
+    "interleaved 1F1B": (colours.UNMENDED, 1),  # free here, as no method lacks a remedy
+    "ZB-H2": (colours.TWO_BW, 0),  # free here; 2BW is drawn in the figure of staleness alone
     "PipeDream": (colours.PIPEDREAM, 0),
-    "PipeDream-2BW": (colours.TWO_BW, 1),
     "PipeMare T2": (colours.PIPEMARE, 2),
     "PipeOptim": (colours.PIPEOPTIM, 5),
     "SpecTrain": (colours.SPECTRAIN, 3),
+}
+LATE = {name: STYLES[name] for name in ("PipeDream", "PipeMare T2", "PipeOptim", "SpecTrain")} | {
+    "PipeDream-2BW": (colours.TWO_BW, 1)
 }
 
 Row = dict[str, Any]
@@ -55,7 +59,8 @@ def measures(row: Row, batch: int) -> Row:
         "paper": row["on_paper"] / row["timed"],
         "GiB": row["memory"] / GIB,
         "GB": row["leaving"] / GB,
-        "layout": f"{row['stages']} x {row['replicas']}",
+        "layout": f"{row['workers']} x {row['replicas']}"
+        + (f", {row['stages']} stages" if row["stages"] > row["workers"] else ""),
         "parts": f"{row['microbatches']} of {row['samples']}" + (" (R)" if row["recompute"] else ""),
     }
 
@@ -89,11 +94,13 @@ def pays(gain: float) -> str:
 def verdict(rows: Sequence[Row]) -> dict[str, Cell]:
     """One row of table 1: the fastest synchronous and the fastest asynchronous method, and whether asynchrony pays.
 
-    The timed executor decides. If the formulas on paper would decide otherwise, the row says so.
+    A method is synchronous if no forward of it reads late weights. The timed executor decides. If the formulas on paper
+    would decide otherwise, the row says so.
     """
     line: dict[str, Cell] = {}
-    waiting = [row for row in rows if row["method"] in WAITING]
-    free = [row for row in rows if row["method"] not in WAITING]
+    fitting = [row for row in rows if TIMED in row]
+    waiting = [row for row in fitting if not row["late"]]
+    free = [row for row in fitting if row["late"]]
     best = {by: (quickest(waiting, by), quickest(free, by)) for by in (TIMED, ON_PAPER)}
     for name, row in zip(("waiting", "free"), best[TIMED], strict=True):
         if row is not None:
@@ -106,6 +113,9 @@ def verdict(rows: Sequence[Row]) -> dict[str, Cell]:
         asynchronous = best[TIMED][1]
         if asynchronous and gains[TIMED] >= PAYS:
             line["mend"] = f"{asynchronous['late']} ({asynchronous['gap']} within a minibatch)"
+        plain = quickest([row for row in waiting if row["method"] in PLAIN])
+        if asynchronous and plain:
+            line["gain plain"] = plain[TIMED] / asynchronous[TIMED]
     return line
 
 
@@ -126,16 +136,19 @@ def where_it_pays(context: Context) -> Drawn:
     cols += [
         Col("timed", f"gain {TIMED}", "{:.2f}", "times as fast"),
         Col("on paper", f"gain {ON_PAPER}", "{:.2f}", "times as fast"),
+        Col("than plain flushes", "gain plain", "{:.2f}", "times as fast"),
         Col("pays", "pays"),
         Col("updates late, to be mended", "mend"),
     ]
     notes = [
         f"Pays: at least {PAYS:g} times as fast by the timed executor, which also gives methods, layouts and % of "
         "ideal. On paper: the quickest method of either kind by the formulas, in the same layouts; where that changes "
-        "the answer, its answer is in brackets. Updates late, to be mended: the updates that the first stage's "
-        "forwards miss and a method has to make up for; within a minibatch: those that the backward does not miss.",
+        "the answer, its answer is in brackets. Than plain flushes: timed, compared with the quickest of "
+        f"{', '.join(PLAIN[:-1])} and {PLAIN[-1]} alone, as if nothing shortened a flush's bubble. Updates late, to be "
+        "mended: the updates that the first stage's forwards miss and a method has to make up for; within a minibatch: "
+        "those that the backward does not miss.",
         IDEAL,
-        "Layout: stages x replicas.",
+        LAYOUT,
         *apart(rows),
     ]
     return Drawn.tabled(context, lines, cols, notes, rule_by="model")
@@ -164,7 +177,7 @@ def every_method(context: Context) -> Drawn:
         Col("model", "model"),
         Col("GPUs", "gpus"),
         Col("method", "method"),
-        Col("stages x replicas", lambda row: row.get("layout", row.get("why"))),
+        Col("layout", lambda row: row.get("layout", row.get("why"))),
         Col("microbatches", "parts"),
         Col("samples/s", lambda row: rate(row.get("samples_per_second"))),
         Col("% of ideal", lambda row: percent(row.get("share"))),
@@ -178,8 +191,8 @@ def every_method(context: Context) -> Drawn:
     rows = list(rows_of(context))
     notes = [
         IDEAL,
-        "Layout: stages x replicas. Microbatches: their number and their samples, per replica and update. (R): "
-        "activations are recomputed.",
+        f"{LAYOUT} Microbatches: their number and their samples, per replica and update. (R): activations are "
+        "recomputed.",
         *apart(rows),
     ]
     return Drawn.tabled(context, rows, cols, notes, rule_by="model")
@@ -236,17 +249,20 @@ def words_of(model: Mapping[str, Any]) -> str | None:
     return " + ".join(str(size["shape"][0]) for size in model["inputs"] if size.get("of") == "words") or None
 
 
-def lines(context: Context, y: Axis | dict[str, Axis]) -> Drawn:
-    """A value against the number of GPUs: a panel per model, a line per method. y: one axis for all models, or each."""
+def lines(context: Context, y: Axis | dict[str, Axis], styles: Mapping[str, Style] = STYLES) -> Drawn:
+    """A value against the number of GPUs: a panel per model, a line per method that has a style.
+
+    y: one axis for all models, or each.
+    """
     column = (y if isinstance(y, Axis) else next(iter(y.values()))).column
-    rows = [row | {"seed": 0} for row in rows_of(context) if column in row]
+    rows = [row | {"seed": 0} for row in rows_of(context) if column in row and row["method"] in styles]
     ticks = tuple(sorted({float(row["gpus"]) for row in rows}))
     chart = Lines(
         Axis("gpus", "GPUs", log=True, ticks=ticks),
         y,
         line="method",
         panel="model",
-        styles=STYLES,
+        styles=styles,
         shared_y=True,
     )
     columns = ["model", "method", "gpus", "layout", "parts", column, "seed"]
@@ -279,10 +295,10 @@ def memory(context: Context) -> Drawn:
 @drawing(PAPER, "figure_3")
 def staleness(context: Context) -> Drawn:
     """The staleness of the first stage's forwards."""
-    return lines(context, Axis("late", "updates late"))
+    return lines(context, Axis("late", "updates late"), LATE)
 
 
 @drawing(PAPER, "figure_4")
 def sent(context: Context) -> Drawn:
     """The bytes that leave the busiest server per update."""
-    return lines(context, Axis("GB", "GB out of a server per update", log=True, ticks=(2, 5, 10, 20, 50, 100)))
+    return lines(context, Axis("GB", "GB out of a server per update", log=True, ticks=(2, 5, 10, 20, 50, 100, 200)))

@@ -1,0 +1,66 @@
+"""Cuts into one stage for each worker or, for interleaved 1F1B, into several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from math import inf
+
+from pipelag.schedules.virtual import Interleaved
+from pipelag.timing.layers import Profile, balanced_cuts
+from pipelag.timing.timed import time_schedule
+
+UNLIKE = 0.5  # what a second of difference between the slowest stages of two parts counts
+
+
+@lru_cache(maxsize=256)
+def cuts_of(profile: Profile, workers: int, chunks: int = 1) -> tuple[int, ...]:
+    """The cuts of a profile into `chunks` stages for each of so many workers, cached.
+
+    One stage: those that make the slowest stage as fast as possible. Several: of such cuts into `chunks` times as many
+    stages and of those by `parts`, the cuts that are faster when two groups of microbatches go through the pipeline.
+    """
+    if chunks == 1:
+        return balanced_cuts(profile, workers)
+    schedule = Interleaved(chunks)(chunks * workers, 1, 2 * workers)
+    return min(
+        (balanced_cuts(profile, chunks * workers), parts(profile, workers, chunks)),
+        key=lambda cuts: time_schedule(schedule, profile.cut(cuts)).makespan,
+    )
+
+
+def parts(profile: Profile, workers: int, chunks: int) -> tuple[int, ...]:
+    """Cuts into `chunks` parts, and of each into a stage per worker, with equal work for the workers.
+
+    Cuts that make the slowest of all stages fast may give one worker slow ones and another fast ones. Here the layers
+    are divided where a worker's stages take least, if each takes as long as the slowest of its half of the parts; and
+    each half is divided likewise. Where the two differ, the schedule waits, so that a difference counts besides.
+    """
+    if chunks == 1:
+        return balanced_cuts(profile, workers)
+    layers = profile.layers
+    few, many = chunks // 2, chunks - chunks // 2
+    times = [layer.total_ms for layer in layers]
+    first, second = slowest_of(times, few * workers), slowest_of(times[::-1], many * workers)
+
+    def cost(at: int) -> float:
+        a, b = first[at], second[len(layers) - at]
+        return few * a + many * b + UNLIKE * abs(a - b)
+
+    at = min(range(few * workers, len(layers) - many * workers + 1), key=cost)
+    before = parts(Profile(layers[:at]), workers, few)
+    after = parts(Profile(layers[at:]), workers, many)
+    return (*before, at, *(at + cut for cut in after))
+
+
+def slowest_of(times: Sequence[float], stages: int) -> list[float]:
+    """For every number of first layers, from 0: the time of the slowest of so many stages, cut to be fastest."""
+    until = [0.0, *accumulate(times)]
+    best = until
+    for number in range(2, stages + 1):
+        best = [
+            min((max(best[i], until[j] - until[i]) for i in range(number - 1, j)), default=inf)
+            for j in range(len(until))
+        ]
+    return best

@@ -1,0 +1,66 @@
+"""Cuts for workers with one stage and with two."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from pipelag.partitioner.chunks import cuts_of, parts, slowest_of
+from pipelag.schedules.virtual import Interleaved
+from pipelag.timing.layers import LayerTime, Profile, balanced_cuts
+from pipelag.timing.timed import time_schedule
+
+
+def unequal(*times: float) -> Profile:
+    return Profile(tuple(LayerTime(n, "", t / 3, 2 * t / 3) for n, t in enumerate(times, start=1)))
+
+
+def test_the_slowest_stage_of_every_number_of_first_layers() -> None:
+    times = [3.0, 1.0, 2.0, 2.0, 5.0]
+    profile, inf = unequal(*times), float("inf")
+    for stages in (1, 2, 3):
+        rows = [profile.layers[:n] for n in range(stages, 6)]
+        cut = [balanced_cuts(Profile(row), stages) for row in rows]
+        slowest = [max(c.forward + c.backward for c in Profile(row).cut(at)) for row, at in zip(rows, cut, strict=True)]
+        assert slowest_of(times, stages)[stages:] == pytest.approx([1e3 * each for each in slowest])
+    assert slowest_of(times, 3)[:3] == [inf, inf, inf]
+
+
+def test_workers_of_two_stages_get_equally_much() -> None:
+    """Of six layers 4 + 1 and 4 + 1 for two workers. With the slowest of four stages as fast as possible, one of them
+    has 1 + 2 and the other 3 + 4. Of eight equal layers each stage has two.
+    """
+    layers = unequal(1.0, 3.0, 2.0, 2.0, 1.0, 1.0)
+    assert balanced_cuts(layers, 4) == (1, 2, 3)
+    assert parts(layers, 2, 2) == cuts_of(layers, 2, 2) == (2, 4, 5)
+    assert cuts_of(unequal(*[1.0] * 8), 2, 2) == cuts_of(unequal(*[1.0] * 8), 4) == (2, 4, 6)
+
+
+def test_equal_layers_are_divided_equally_though_other_halves_would_do() -> None:
+    """A worker with stages of one and three layers has as much to do, and the schedule waits for the three."""
+    assert parts(unequal(*[1.0] * 8), 2, 2) == (2, 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("times", "cuts"), [((1.0, 2.0, 3.0, 1.0, 1.0), (1, 2, 3)), ((1.0, 3.0, 1.0, 1.0, 2.0), (1, 2, 4))], ids=str
+)
+def test_the_faster_of_two_kinds_of_cuts_is_taken(times: tuple[float, ...], cuts: tuple[int, ...]) -> None:
+    """Of the first layers those with the fastest slowest stage, of the second those by parts."""
+    layers = unequal(*times)
+    kinds = [balanced_cuts(layers, 4), parts(layers, 2, 2)]
+    assert len({*kinds}) == 2 and cuts == kinds[times[1] == 3.0]
+    assert cuts_of(layers, 2, 2) == cuts
+    once = Interleaved(2)(4, 1, 4)
+    assert min(kinds, key=lambda each: time_schedule(once, layers.cut(each)).makespan) == cuts
+
+
+def test_workers_of_three_stages_get_equally_much() -> None:
+    """Two workers with three layers each, of equal ones; of seven, 7 s for each. With its first part counted as much as
+    the other two, one worker would have 10.
+    """
+    assert parts(unequal(*[1.0] * 6), 2, 3) == (1, 2, 3, 4, 5)
+    times = [1.0, 3.0, 1.0, 3.0, 2.0, 3.0, 1.0]
+    bounds = [0, *parts(unequal(*times), 2, 3), 7]
+    stages = [sum(times[a:b]) for a, b in pairwise(bounds)]
+    assert sum(stages[::2]) == sum(stages[1::2]) == 7.0
