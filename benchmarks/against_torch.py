@@ -1,7 +1,8 @@
 """Compare pipelag's schedules with torch's on two workers: stale weights and synchronous schedules, the same ResNet-20.
 
-torch's schedules are GPipe, 1F1B and interleaved 1F1B (two stages per worker) of torch.distributed.pipelining. Each
-schedule, pipelag's and torch's, runs with 2, 4 and 8 microbatches, and the best counts. All alternate in one launch;
+torch's schedules are GPipe, 1F1B, interleaved 1F1B and ZB-V (two stages per worker) of torch.distributed.pipelining.
+pipelag's synchronous ones are also compared with each other: what a zero bubble saves. Each schedule, pipelag's and
+torch's, runs with 2, 4 and 8 microbatches, and the best counts. All alternate in one launch;
 every arm trains (forward, backward, optimizer step) on minibatches of the same size. Prints ratios.
 """
 
@@ -15,7 +16,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
 from torch.nn import functional as F
 
 from benchmarks.ledger import note
@@ -26,8 +33,19 @@ from pipelag.distributed.training import RealTraining
 from pipelag.models.cut import stages
 from pipelag.stage.phase import Phase
 
-PEERS = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "interleaved 1F1B": ScheduleInterleaved1F1B}
-OURS = {"our 1F1B with a flush": "1f1b_flush", "our interleaved 1F1B": "1f1b_interleaved"}
+PEERS: dict[str, Any] = {
+    "GPipe": ScheduleGPipe,
+    "1F1B": Schedule1F1B,
+    "interleaved 1F1B": ScheduleInterleaved1F1B,
+    "ZB-V": ScheduleZBVZeroBubble,
+}
+PLACES = {"interleaved 1F1B": ((0, 2), (1, 3)), "ZB-V": ((0, 3), (1, 2))}  # by rank, the stages of four, from 0
+OURS = {
+    "our 1F1B with a flush": "1f1b_flush",
+    "our interleaved 1F1B": "1f1b_interleaved",
+    "our ZB-H1": "zb_h1",
+    "our ZB-V": "zb_v",
+}
 PARTS = (2, 4, 8)
 
 
@@ -52,22 +70,23 @@ class Turned(torch.autograd.Function):
 class Boundary(nn.Module):
     """Crosses a stage boundary in NHWC.
 
-    torch's schedules send only contiguous tensors, and channels_last is twice as fast.
+    torch's schedules send only contiguous tensors, and channels_last is twice as fast. copied: what leaves is no view,
+    since torch's zero-bubble schedules detach it in place.
     """
 
-    def __init__(self, leaving: bool) -> None:
+    def __init__(self, leaving: bool, copied: bool = False) -> None:
         super().__init__()
-        self.leaving = leaving
+        self.leaving, self.copied = leaving, copied
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         turned: torch.Tensor = Turned.apply(x, self.leaving)
-        return turned
+        return turned.clone() if self.copied else turned
 
 
-def bounded(pieces: list[nn.Sequential], number: int) -> nn.Sequential:
+def bounded(pieces: list[nn.Sequential], number: int, copied: bool) -> nn.Sequential:
     """Stage `number` (from 0) for torch's schedules, with its boundaries."""
     before = [Boundary(leaving=False)] if number else []
-    after = [Boundary(leaving=True)] if number < len(pieces) - 1 else []
+    after = [Boundary(leaving=True, copied=copied)] if number < len(pieces) - 1 else []
     return nn.Sequential(*before, *pieces[number], *after)
 
 
@@ -79,14 +98,17 @@ def compare(
     labels = torch.randint(0, 10, (batch,))
     first, last = job.rank == 0, job.rank == 1
     arms: dict[str, Any] = {}
+    with_loss: list[Any] = []  # the schedules whose last stage is on this rank
     for name, schedule in PEERS.items():
         for microbatches in PARTS:
-            virtual = schedule is ScheduleInterleaved1F1B
+            virtual = name in PLACES
             whole = models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last)
             pieces = stages(whole, cuts if virtual else (cut,))
-            local = [bounded(pieces, number) for number in range(job.rank, len(pieces), 2)]
-            held = [PipelineStage(m, job.rank + 2 * k, len(pieces), job.device) for k, m in enumerate(local)]
+            places = PLACES[name][job.rank] if virtual else (job.rank,)
+            local = [bounded(pieces, number, name == "ZB-V") for number in places]
+            held = [PipelineStage(m, k, len(pieces), job.device) for k, m in zip(places, local, strict=True)]
             runner = schedule(held if virtual else held[0], microbatches, loss_fn=F.cross_entropy)
+            with_loss += [runner] * (len(pieces) - 1 in places)
             arms[f"{name}, {microbatches} microbatches"] = (runner, sgd(nn.ModuleList(local).parameters()))
 
     def peer(runner: Any, optimizer: torch.optim.Optimizer) -> float:
@@ -94,10 +116,7 @@ def compare(
         start = time.perf_counter()
         for _ in range(steps):
             optimizer.zero_grad()
-            if first:
-                runner.step(images)
-            else:
-                runner.step(target=labels)
+            runner.step(*([images] if first else []), **({"target": labels} if runner in with_loss else {}))
             optimizer.step()
         dist.barrier()
         return 1000 * (time.perf_counter() - start) / steps
@@ -109,7 +128,7 @@ def compare(
 
     def here(method: str, microbatches: int = 1) -> float:
         dist.barrier()
-        over = cuts if method == "1f1b_interleaved" else (cut,)
+        over = cuts if method in ("1f1b_interleaved", "zb_v") else (cut,)
         phase = Phase(methods.get(method), steps, over, microbatches=microbatches)
         start = time.perf_counter()
         records = ours.run_phase(phase, lambda step: images, lambda step: labels)
@@ -149,9 +168,12 @@ def main() -> None:
         peer, fastest = times[best[name]], times[best["stale weights"]]
         values = [theirs / here for theirs, here in zip(peer, fastest, strict=True)]
         note("torch.distributed.pipelining / stale weights here, 2 workers", best[name], values, least=1.0)
-    ours = best["our interleaved 1F1B"]
-    print(f"torch's interleaved 1F1B / ours: {ratio(times, best['interleaved 1F1B'], ours)}")
-    print(f"torch's 1F1B / ours: {ratio(times, best['1F1B'], best['our 1F1B with a flush'])}")
+    plain = times[best["our 1F1B with a flush"]]
+    for name in ("our ZB-H1", "our ZB-V"):
+        values = [flushed / here for flushed, here in zip(plain, times[best[name]], strict=True)]
+        note("1F1B with a flush / a zero-bubble schedule, both here, 2 workers", best[name], values)
+    for theirs, ours in (("1F1B", "1F1B with a flush"), *((name, name) for name in PLACES)):
+        print(f"torch's {theirs} / ours: {ratio(times, best[theirs], best[f'our {ours}'])}")
 
 
 def ratio(times: dict[str, list[float]], arm: str, to: str) -> str:

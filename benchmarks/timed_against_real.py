@@ -31,7 +31,7 @@ from pipelag.timing.timed import time_schedule
 
 ARMS = (
     *(("pipedream", 1), ("stale_weights", 1), ("pipeoptim", 1), ("xpipe", 1)),
-    *(("gpipe", 4), ("1f1b_flush", 4), ("sequential", 1)),
+    *(("gpipe", 4), ("1f1b_flush", 4), ("zb_h1", 4), ("sequential", 1)),
 )
 
 
@@ -86,7 +86,7 @@ def compare(
         profiles = {}
         for parts in (1, 4):
             dist.barrier()
-            profiles[parts] = profile(model, images[: batch // parts], repeats=5)
+            profiles[parts] = profile(model, images[: batch // parts], repeats=5, split=parts > 1)
         dist.barrier()
         speed, links = copied_per_second(), link(profiles[1].cut((cut,))[0].output_bytes)
         for name, parts in ARMS:
