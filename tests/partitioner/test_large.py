@@ -157,17 +157,6 @@ def test_an_update_waits_for_what_is_left_of_the_sums(recompute: bool) -> None:
         assert cost.backward == pytest.approx(4 * 4 * (2e-3 + 1e-3 * recompute))
 
 
-def test_gradients_may_be_summed_in_more_bytes_than_weights_have() -> None:
-    """In twice as many here: a ring of two sends 8,000 bytes each way for 4,000 of weights, and no pass changes."""
-    layout, wide = Layout((4,), 8, 1, 4, recompute=False), replace(WORK, summed=8)
-    one, other = fleet("1f1b_flush", 16), fleet("1f1b_flush", 16, work=wide)
-    for cost, wider in zip(one.costs(layout), other.costs(layout), strict=True):
-        assert wider.update - cost.update == pytest.approx(2 * 7 / 8 * 4000 / 1e8)
-        assert replace(wider, update=cost.update) == cost
-    two = Layout((1, 2, 3, 4, 5, 6, 7), 2, 4, 4, recompute=False)
-    assert other.leaving(two, other.costs(two)) == 4 * 8 + 2 * 4 * 4000
-
-
 SUMMING = replace(MACHINE, inside=1e9, latency=0.0)  # two replicas sum a megabyte in a millisecond
 
 
