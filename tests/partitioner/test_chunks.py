@@ -55,6 +55,18 @@ def test_the_faster_of_two_kinds_of_cuts_is_taken(times: tuple[float, ...], cuts
     assert min(kinds, key=lambda each: time_schedule(once, layers.cut(each)).makespan) == cuts
 
 
+def test_cuts_are_those_of_a_pipeline_that_is_full_for_a_while() -> None:
+    """One group of microbatches, which only fills and drains it, would take other cuts than two groups or eight."""
+    layers = unequal(4.0, 1.0, 1.0, 1.0, 1.0)
+    kinds = [(1, 2, 3), (1, 3, 4)]
+    assert [balanced_cuts(layers, 4), parts(layers, 2, 2)] == kinds
+    taken = []
+    for groups in (1, 2, 8):
+        schedule = Interleaved(2)(4, 1, 2 * groups)
+        taken.append(min(kinds, key=lambda each: time_schedule(schedule, layers.cut(each)).makespan))  # noqa: B023
+    assert taken == [(1, 3, 4), (1, 2, 3), (1, 2, 3)] and cuts_of(layers, 2, 2) == (1, 2, 3)
+
+
 def test_workers_of_three_stages_get_equally_much() -> None:
     """Two workers with three layers each, of equal ones; of seven, 7 s for each. With its first part counted as much as
     the other two, one worker would have 10.

@@ -184,12 +184,16 @@ def test_sums_overlap_with_the_gradients_of_weights_that_are_left_after_the_last
     assert after == pytest.approx([1.0, left])
 
 
-def test_a_later_chunks_gradients_are_summed_while_an_earlier_one_works() -> None:
+@pytest.mark.parametrize(("recompute", "milliseconds", "left"), [(False, 5, 6.0), (True, 8, 10.0)])
+def test_a_later_chunks_gradients_are_summed_while_an_earlier_one_works(
+    recompute: bool, milliseconds: int, left: float
+) -> None:
     """Two workers, a layer per stage, sums of 5 ms. A worker's second stage is ready after its backward of 2 ms. Then
-    its first stage has the last two microbatches, 4 ms, and is ready at 6 ms; its sum is done at 2 + 5 + 5 ms.
+    its first stage has the last two microbatches, 4 ms, and is ready at 6 ms; its sum is done at 2 + 5 + 5 ms. With
+    recomputation, a millisecond per backward, they are ready at 3 and 9 ms, and sums of 8 ms end at 3 + 8 + 8 ms.
     """
-    after = summed("1f1b_interleaved", 5 * 10**6, Layout((1, 2, 3), 2, 2, 1, recompute=False, chunks=2))
-    assert after == pytest.approx([6.0, 6.0, 0.0, 0.0])
+    after = summed("1f1b_interleaved", milliseconds * 10**6, Layout((1, 2, 3), 2, 2, 1, recompute, chunks=2))
+    assert after == pytest.approx([left, left, 0.0, 0.0])
 
 
 def test_a_later_stages_update_hides_behind_the_first_stages_passes_in_a_zero_bubble_schedule() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import pipelag
@@ -111,6 +113,14 @@ def test_with_fewer_microbatches_a_minibatch_takes_as_long_as_is_said(workers: i
             assert 2 * pace("zb_v", workers, n) == pytest.approx(6 * n + 2 * (2 * workers - 1 - n))
         if n in (1, workers):  # there and back and the first stage's W; the last worker's wait and work
             assert last == max(4 * workers + 1, workers - 1 + 6 * n)
+
+
+def test_eight_microbatches_over_32_workers_take_what_the_page_at_scale_says() -> None:
+    """In passes of half a worker's stage."""
+    taken = [round(2 * pace(name, 32, 8)) for name in ("zb_v", "zb_h1")]
+    assert taken == [143, 158]
+    page = " ".join((Path(__file__).parents[2] / "docs/scale.md").read_text().split())
+    assert f"8 microbatches over 32 GPUs need {taken[0]} passes of half a stage for ZB-H1's {taken[1]}" in page
 
 
 def test_the_first_steps_over_two_workers() -> None:

@@ -341,6 +341,25 @@ def test_what_is_kept_until_w_is_counted_and_freed() -> None:
     assert left.bytes == 4 * 4 * 3  # the first stage keeps what came in
 
 
+def test_gradients_of_weights_from_b_are_kept_until_w_too() -> None:
+    """Of a norm's weight and bias, 8 numbers each, beside what arrived at both linear layers."""
+    layers = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    given = differentiable_input(4, 6)
+    _, left = backward_to_inputs(layers(entering(given)), (torch.randn(4, 3),), given)
+    assert left.bytes == 4 * (4 * 8 + 4 * 3 + 2 * 8)
+    left.accumulate()
+    assert left.bytes == 0
+
+
+def test_a_gradient_that_two_layers_keep_is_counted_once() -> None:
+    """In the same memory, though one of them has a view of it."""
+    one, other = nn.Linear(6, 3), nn.Linear(6, 3)
+    given = differentiable_input(4, 6)
+    x = entering(given)
+    _, left = backward_to_inputs(one(x) + other(x).view(12).view(4, 3), (torch.randn(4, 3),), given)
+    assert left.bytes == 4 * 4 * 3
+
+
 def test_bfloat16_under_autocast() -> None:
     def autocast(layer: Any, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):

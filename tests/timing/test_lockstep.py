@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipelag.errors import PipelagError
+from pipelag.methods import get
 from pipelag.schedules import Schedule, schedule
 from pipelag.schedules.actions import Action
 from pipelag.schedules.check import inputs_of
@@ -265,3 +266,23 @@ def test_a_pace_that_repeats_after_more_minibatches_than_are_under_way() -> None
     ends = sorted(s.end for s in time_schedule(plan(200), costs, links).spans if s.action.kind == "U")
     pace = steady_seconds(plan, costs, links)
     assert pace == pytest.approx((ends[-81] - ends[-321]) / 60, rel=1e-3)
+
+
+def test_what_is_known_of_the_pace_is_told_where_a_longer_schedule_would_have_too_many_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """16 minibatches of eight over four stages do not settle it exactly, and 64 are too many here."""
+    tried: list[int] = []
+
+    def plan(n: int) -> Schedule:
+        tried.append(n)
+        return get("pipedream").schedule(4, n, 8)
+
+    costs = uniform(4, 1.0, 2.0, update=0.01)
+    exact = steady_seconds(plan, costs, Topology(latency=1.0))
+    assert max(tried) > 16
+    tried.clear()
+    for module in ("pipelag.schedules.library", "pipelag.timing.breakdown"):
+        monkeypatch.setattr(f"{module}.MOST_PASSES", 1000)
+    assert steady_seconds(plan, costs, Topology(latency=1.0)) == pytest.approx(exact, rel=NEAR)
+    assert max(tried) == 16

@@ -80,12 +80,18 @@ class Work:
 
     profile: gives the network's profile for a number of samples per pass.
     batch: the samples of the minibatch.
-    element: bytes of one number, in the weights that passes read and in gradients on links.
+    element: bytes of one number, in the weights that passes read and in what pipelines send.
+    summed: bytes of one number in the sums of gradients; None: as many.
     """
 
     profile: Callable[[int], Profile]
     batch: int
     element: int
+    summed: int | None = None
+
+    def ring_bytes(self, weight_bytes: float) -> float:
+        """The bytes of the gradients of so many bytes of weights, as replicas sum them."""
+        return weight_bytes / self.element * (self.summed or self.element)
 
 
 @dataclass(frozen=True)
@@ -254,7 +260,7 @@ class Fleet:
         servers = [number % layout.workers // size for number in range(layout.stages)]  # of each stage
         bytes_of = [0.0] * (max(servers) + 1)
         for here, cost in zip(servers, costs, strict=True):
-            bytes_of[here] += share * cost.weight_bytes
+            bytes_of[here] += share * self.work.ring_bytes(cost.weight_bytes)
         for (here, there), cost in zip(pairwise(servers), costs, strict=False):
             if here != there:  # the output, and the gradient that comes back
                 bytes_of[here] += layout.microbatches * cost.output_bytes
@@ -292,14 +298,14 @@ def _costs(machine: Machine, work: Work, layout: Layout, moved: float, lead: int
     outlasting = [0.0] * workers
     for worker in range(workers) if layout.replicas > 1 else ():
         passes: list[float] = []
-        sizes: list[int] = []
+        sizes: list[float] = []
         for stage in range(worker + 1, layout.stages + 1, workers):
             layers = profile.layers[slice(*bounds[stage - 1])]
             own, before = last_passes(layers, layout, stage, lead)
             # Gradients of a later chunk are summed while the group's last microbatches go through an earlier one.
             more = (workers - 1) * costs[stage - 1].backward if stage + workers <= layout.stages else 0.0
             passes += [*own, before + more]
-            sizes += [layer.weight_bytes for layer in layers] + [0]
+            sizes += [work.ring_bytes(layer.weight_bytes) for layer in layers] + [0]
         ready = wait_free(passes, sizes, lambda size: ring_seconds(size, layout.replicas, rate))
         outlasting[worker] = max(0.0, ready - sum(passes)) + 2 * ceil(log2(layout.replicas)) * machine.latency
     made = []

@@ -48,7 +48,7 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     machine = Machine(sheet, **options["machine"])
     mixed = options["model"].get("gpt") is not None
     profile = gpt_profiles(options, sheet.flops) if mixed else network_profiles(options)
-    work = Work(profile, options["batch"], 2 if mixed else 4)
+    work = Work(profile, options["batch"], 2 if mixed else 4, options.get("summed"))
     layers = profile(1).layers
     yield {
         "what": "model",

@@ -9,6 +9,7 @@ import numpy as np
 
 from pipelag.errors import PipelagError
 from pipelag.schedules import Schedule
+from pipelag.schedules.library import MOST_PASSES
 from pipelag.schedules.table import U
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.lockstep import CLOCKS
@@ -89,8 +90,9 @@ def steady_seconds(
     """
     emptying = max(2 * -(-len(costs) // schedule(period).microbatches) + 2, ahead, 2 * period if period > 1 else 0)
     count = emptying = -(-emptying // period) * period
+    lanes = len(costs) * schedule(period).microbatches  # the passes of a minibatch, each way
     for tried in range(TRIES):
-        if tried and 4 * count > MOST:
+        if tried and (4 * count > MOST or 4 * count * lanes > MOST_PASSES):
             break
         count *= 4
         timing = CLOCKS[clock](schedule(count), costs, topology)

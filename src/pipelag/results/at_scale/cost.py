@@ -119,7 +119,7 @@ def verdict(rows: Sequence[Row]) -> dict[str, Cell]:
     return line
 
 
-@drawing(PAPER, "table_1")
+@drawing(PAPER, "table_1", "table_4")
 def where_it_pays(context: Context) -> Drawn:
     """Where asynchrony pays: a row per model and number of GPUs."""
     rows, lines = list(rows_of(context)), []

@@ -338,7 +338,7 @@ class AtScale(Typed):
 
     model: {gpt: its sizes}, computed by formula in bfloat16, or {name, options, inputs} of a registered model, by the
     roofline in float32. batch: samples of an update. efficiency: the rate of a GPT's matrix products, as a share of
-    the data sheet's.
+    the data sheet's. summed: bytes of a number in the sums of gradients; without it, as many as in the weights.
     """
 
     model: dict[str, Any]
@@ -346,6 +346,7 @@ class AtScale(Typed):
     gpus: list[Annotated[int, Field(ge=1, le=65536)]]
     sheet: str
     efficiency: float = Field(default=1.0, gt=0, le=1)
+    summed: int | None = Field(default=None, ge=1, le=8)
     machine: Servers
 
 
