@@ -44,7 +44,14 @@ ABOUT = {
         "Time per minibatch of a schedule of torch.distributed.pipelining, with its best number of microbatches, over "
         "that of stale weights here."
     ),
-    "timed / measured": "Time per minibatch that the timed executor predicts over the time that real workers took.",
+    "1F1B with a flush /": (
+        "Time per minibatch of our 1F1B with a flush over that of a zero-bubble schedule here, each with its best number "
+        "of microbatches."
+    ),
+    "timed / measured": (
+        "Time per minibatch that the timed executor predicts over the time that real workers took. It does not count "
+        "what splitting a backward costs (`zb_h1`), which is much for small passes."
+    ),
     "simulated step": (
         "CPU time of a step of the simulated executor over that of a plain PyTorch training step on the same model and "
         "minibatch. `minibatch 64 in 8`: 64 samples in 8 microbatches."
