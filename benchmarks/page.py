@@ -45,8 +45,8 @@ ABOUT = {
         "that of stale weights here."
     ),
     "1F1B with a flush /": (
-        "Time per minibatch of our 1F1B with a flush over that of a zero-bubble schedule here, each with its best number "
-        "of microbatches."
+        "Time per minibatch of our 1F1B with a flush over that of a zero-bubble schedule here, each with its best "
+        "number of microbatches."
     ),
     "timed / measured": (
         "Time per minibatch that the timed executor predicts over the time that real workers took. It does not count "
