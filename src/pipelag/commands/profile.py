@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--repeats", type=whole(1, 10_000), default=10, help="timing rounds; the median counts (default: 10)"
     )
     parser.add_argument(
-        "--split", action="store_true", help="also measure the gradients of weights apart, for zb_h1 and zb_h2"
+        "--split", action="store_true", help="also measure the gradients of weights apart, for zero-bubble schedules"
     )
     parser.add_argument("--threads", type=whole(1, MOST_WORKERS), help="CPU threads to use (default: all cores)")
 

@@ -37,14 +37,6 @@ OF_SCHEDULES = (
     "transfer",
     "segment",
 )
-KINDS = {
-    "forward": "F",
-    "backward": "B",
-    "recompute": "R",
-    "gradients of weights": "W",
-    "synchronise": "S",
-    "transfer": "send",
-}
 Time = Annotated[float, Field(ge=0, le=1e15)]
 Number = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 
@@ -213,7 +205,7 @@ def part_of_weights(plan: Schedule, args: argparse.Namespace) -> dict[str, float
     """The time of W, if it is given."""
     if args.weight_gradient is None:
         return {}
-    if not any(map(plan.splits, range(1, plan.stages + 1))):
+    if not any(plan.split):
         raise PipelagError(
             f"--weight-gradient applies to schedules with W actions, such as zb_h1, and '{args.source}' has none; "
             "leave it out"
@@ -250,6 +242,9 @@ def unit_of(folder: Path) -> str:
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
     """The rows of a run's `trace.json`; raises `PipelagError` where the run has left none."""
+    from pipelag.timing.trace import NAMES
+
+    kinds = {name: kind for kind, name in NAMES.items() if kind != "U"}  # updates are not drawn
     path = folder / "trace.json"
     with suppress(PermissionError):  # `read_text` says so
         if not path.exists():
@@ -263,7 +258,7 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
         raise PipelagError(f"'{path}' is not a trace: it should be a mapping with the list traceEvents")
     rows = []
     for place, event in enumerate(events):
-        if not isinstance(event, dict) or event.get("ph") != "X" or str(event.get("cat")) not in KINDS:
+        if not isinstance(event, dict) or event.get("ph") != "X" or str(event.get("cat")) not in kinds:
             continue
         try:
             one = checked(Event, event, "key")
@@ -271,7 +266,7 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
             raise PipelagError(f"'{path}', event {place}: {error}") from error
         rows.append(
             {"worker": one.tid, "start": one.ts / 1e6, "end": (one.ts + one.dur) / 1e6}
-            | {"kind": KINDS[one.cat], **one.args.model_dump(exclude_none=True)}
+            | {"kind": kinds[one.cat], **one.args.model_dump(exclude_none=True)}
         )
     if not any(row["end"] > row["start"] for row in rows):
         raise PipelagError(f"'{path}' holds no action that takes any time, so there is nothing to draw")

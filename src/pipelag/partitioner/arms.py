@@ -89,7 +89,7 @@ class Arm:
         if not self.method.data_parallel:
             self.method.weight_copies(workers, self.options.microbatches)
             schedule = self.method.schedule(workers, 1, self.options.microbatches)
-            if self.options.recompute and any(map(schedule.splits, range(1, workers + 1))):
+            if self.options.recompute and any(schedule.split):
                 raise PipelagError(
                     f"the arm '{self.name}' recomputes activations, but '{self.method.name}' keeps them until it "
                     "computes the gradients of the weights (W); leave recompute out"

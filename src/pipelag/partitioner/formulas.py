@@ -15,13 +15,14 @@ from dataclasses import replace
 from pipelag.methods import Method
 from pipelag.schedules import library
 from pipelag.schedules.virtual import Interleaved
+from pipelag.schedules.zero_bubble import zb_h1, zb_h2
 from pipelag.timing.costs import StageCost
 
-LEADS = {library.zb_h1: 1, library.zb_h2: 2}  # of schedules that compute gradients of weights apart
+LEADS = {zb_h1: 1, zb_h2: 2}  # of schedules that compute gradients of weights apart
 
 
 def lead_of(method: Method | None) -> int:
-    """`library.zero_bubble`'s `lead`; 0: the method's backward is in one part."""
+    """`zero_bubble.zero_bubble`'s `lead`; 0: the method's backward is in one part."""
     return LEADS.get(method.build, 0) if method is not None else 0
 
 

@@ -48,7 +48,7 @@ class Placed:
         minibatches = -(-4 * max(count, sum(replicas)) // rounds) * rounds
         schedule = self.method.schedule(count, minibatches, microbatches, replicas)
         self.under_way = microbatches_under_way(schedule)
-        self.splits = any(map(schedule.splits, range(1, count + 1)))
+        self.splits = any(schedule.split)
         if self.splits and any(layer.weight_ms is None for layer in layers):
             raise PipelagError(
                 f"'{self.method.name}' computes the gradients of weights apart from the rest of a backward (W), and "

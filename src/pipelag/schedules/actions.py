@@ -108,9 +108,14 @@ class Schedule:
         """Whether a stage is the first of its segment, which keeps its input and recomputes from it."""
         return self.segment < 2 or (stage - 1) % self.segment == 0
 
+    @cached_property
+    def split(self) -> tuple[bool, ...]:
+        """Per stage, whether it computes the gradients of its weights apart from those of its inputs, in W actions."""
+        return tuple(("W", stage) in self.owners for stage in range(1, self.stages + 1))
+
     def splits(self, stage: int) -> bool:
-        """Whether a stage computes the gradients of its weights apart from those of its inputs, in W actions."""
-        return ("W", stage) in self.owners
+        """`split` of one stage."""
+        return self.split[stage - 1]
 
     @property
     def length(self) -> int:

@@ -88,15 +88,15 @@ def _check_complete(schedule: Schedule) -> None:
     # U and S are performed once by each replica, so the worker belongs to their key.
     keys = np.stack([np.where(table.kinds >= U, table.workers, -1), table.kinds, table.stages, table.numbers])
     order = np.lexsort(keys)
-    for worker, action in schedule if table.tally[:, W].any() else ():
+    repeated = order[1:][(keys[:, order[1:]] == keys[:, order[:-1]]).all(axis=0)]
+    if len(repeated):
+        raise PipelagError(f"schedule '{schedule.name}' performs {table.action(repeated.min())} twice")
+    for worker, action in schedule if any(schedule.split) else ():
         if action.kind == "W" and schedule.places.get(action._replace(kind="B"), worker) != worker:
             raise PipelagError(
                 f"schedule '{schedule.name}' runs {action} on worker {worker}, but its backward, from which it goes "
                 "on, on another; put both on one worker"
             )
-    repeated = order[1:][(keys[:, order[1:]] == keys[:, order[:-1]]).all(axis=0)]
-    if len(repeated):
-        raise PipelagError(f"schedule '{schedule.name}' performs {table.action(repeated.min())} twice")
     performed = {kind: table.places(kind, total) >= 0 for kind in (F, B, W)}
     here = table.kinds == U
     at, numbers = table.stages[here] - 1, table.numbers[here]

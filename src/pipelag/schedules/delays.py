@@ -164,9 +164,9 @@ def delays(schedule: Schedule) -> Delays:
         if (rows < 0).any():
             stage, m = np.argwhere(rows < 0)[0].tolist()
             raise PipelagError(f"schedule '{schedule.name}' never performs {stage + 1}{kind}{m}")
-    apart = np.argwhere((table.places(W, total) >= 0) & (table.places(W, total, read) != backward))
-    if len(apart):
-        stage, m = apart[0].tolist()
+    apart = table.places(W, total, read) if any(schedule.split) else backward
+    if ((apart >= 0) & (apart != backward)).any():
+        stage, m = np.argwhere((apart >= 0) & (apart != backward))[0].tolist()
         raise PipelagError(
             f"schedule '{schedule.name}' updates stage {stage + 1} between {stage + 1}B{m} and {stage + 1}W{m}, which "
             "belong to one backward and read one version of the weights; put the update before both or after both"

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelag.errors import PipelagError, shown, unknown
 from pipelag.schedules.actions import Action, Kind, Schedule
-from pipelag.schedules.zero_bubble import zb_h1 as zb_h1
-from pipelag.schedules.zero_bubble import zb_h2 as zb_h2
-from pipelag.schedules.zero_bubble import zb_v as zb_v
+from pipelag.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 from pipelag.typed import signature_of
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ def zero_bubble(lead: int, stages: int, minibatches: int, microbatches: int = 1)
 
     `lead` 1 is the paper's ZB-H1, 2 its ZB-H2. For passes that take F, B and W, of which W is not the longest, their
     bubbles are (P-1) (F+B-W) and (P-1) (F+B-2W), with at least lead (P-1) + 1 microbatches; 1F1B's is (P-1) (F+B+W). In
-    ZB-H2 a stage begins the next minibatch when it has made its own update,
-    while stages behind it still work on the one before; no pass reads stale weights.
+    ZB-H2 a stage begins the next minibatch when it has made its own update, while stages behind it still work on the
+    one before; no pass reads stale weights.
     """
     from pipelag.schedules.table import ordered, repeated
 

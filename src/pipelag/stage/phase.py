@@ -138,9 +138,7 @@ class Phase:
             )
         if self.replicas:
             check_replicas(self.replicas, self.stages, self.steps)
-        if self.recompute and any(
-            kind == "W" for kind, _ in self.method.schedule(self.stages, 1, self.microbatches).owners
-        ):
+        if self.recompute and any(self.method.schedule(self.stages, 1, self.microbatches).split):
             raise PipelagError(
                 f"method '{self.method.name}' keeps a microbatch's activations from its backward on until it computes "
                 "the gradients of the weights, which recomputation does not allow; use recompute=False, or a method "

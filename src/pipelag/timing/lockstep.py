@@ -27,8 +27,7 @@ def units_of(schedule: Schedule) -> dict[Action, int]:
     if schedule.cycles is not None:
         clocked = zip(schedule.workers, schedule.cycles, strict=True)
         return {action: cycle for row, clock in clocked for action, cycle in zip(row, clock, strict=True)}
-    split = [schedule.splits(stage) for stage in range(1, schedule.stages + 1)]
-    costs = [uniform(1, 1.0, 2.0 if parts else 1.0)[0] for parts in split]  # B and W are a unit each
+    costs = [uniform(1, 1.0, 2.0 if parts else 1.0)[0] for parts in schedule.split]  # B and W are a unit each
     even = time_schedule(schedule, costs)
     begins = {span.action: round(span.start) for span in even.spans}
     units: dict[Action, int] = {}

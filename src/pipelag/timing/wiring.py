@@ -64,14 +64,14 @@ class Wiring:
     def _weight_gradients(self) -> list[float]:
         """Per stage, the seconds of a W action; 0 where the stage has none."""
         seconds = []
-        for stage, cost in enumerate(self.costs, start=1):
-            if self.schedule.splits(stage) and cost.weight_gradient is None:
+        for stage, (cost, split) in enumerate(zip(self.costs, self.schedule.split, strict=True), start=1):
+            if split and cost.weight_gradient is None:
                 raise PipelagError(
                     f"the schedule '{self.schedule.name}' computes the gradients of stage {stage}'s weights apart from "
                     "the rest of the backward (W), but its cost does not say how long that takes; give the StageCost "
                     "a weight_gradient, or the layers of the profile weight_ms"
                 )
-            seconds.append(cost.weight_gradient or 0.0 if self.schedule.splits(stage) else 0.0)
+            seconds.append((cost.weight_gradient or 0.0) if split else 0.0)
         return seconds
 
     def _sources(self) -> np.ndarray:
@@ -122,6 +122,6 @@ class Wiring:
         for kind, stage in self.schedule.owners:
             if kind == "R":
                 before[stage - 1] = self.costs[stage - 1].entering_bytes if self.schedule.heads(stage) else 0.0
-        split = np.array([self.schedule.splits(stage) for stage in range(1, self.schedule.stages + 1)])
+        split = np.array(self.schedule.split)
         ends = [np.where(split, 0.0, -activations), np.where(split, -activations, 0.0)]
         return np.array([before, ends[0], activations - before, ends[1]])
