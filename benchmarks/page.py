@@ -49,8 +49,8 @@ ABOUT = {
         "number of microbatches."
     ),
     "timed / measured": (
-        "Time per minibatch that the timed executor predicts over the time that real workers took. It does not count "
-        "what splitting a backward costs (`zb_h1`), which is much for small passes."
+        "Time per minibatch that the timed executor predicts over the time that real workers took. The layers are "
+        "measured while both workers compute, for sequential training while one of them does."
     ),
     "simulated step": (
         "CPU time of a step of the simulated executor over that of a plain PyTorch training step on the same model and "

@@ -1,10 +1,11 @@
 """Compare the timed executor's throughput with the measured one: two workers on this machine, schedule by schedule.
 
 Both come from one launch. The two workers profile the model at the same time, so that each stage is measured beside a
-busy worker, as in a pipeline. Then all schedules are trained, block by block. The link is measured by a message that
-goes back and forth, because its time shows where a worker waits for its neighbour, as with GPipe at every flush. Prints
-predicted over measured time per minibatch, as the median of the blocks' ratios: for the passes alone, and with the
-weights that the method and the optimizer move (`pipelag.timing.rehearsal`), at the speed of a large copy.
+busy worker, as in a pipeline. For sequential training, whose workers take turns, one of them measures while the other
+waits. Then all schedules are trained, block by block. The link is measured by a message that goes back and forth,
+because its time shows where a worker waits for its neighbour, as with GPipe at every flush. Prints predicted over
+measured time per minibatch, as the median of the blocks' ratios: for the passes alone, and with the weights that the
+method and the optimizer move (`pipelag.timing.rehearsal`), at the speed of a large copy.
 """
 
 from __future__ import annotations
@@ -83,15 +84,18 @@ def compare(
     model = models.build(f"resnet{depth}", seed=0).to(memory_format=torch.channels_last)
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name, _ in ARMS}
     for block in range(blocks + 1):
-        profiles = {}
+        beside = {}
         for parts in (1, 4):
             dist.barrier()
-            profiles[parts] = profile(model, images[: batch // parts], repeats=5, split=parts > 1)
+            beside[parts] = profile(model, images[: batch // parts], repeats=5, split=parts > 1)
         dist.barrier()
-        speed, links = copied_per_second(), link(profiles[1].cut((cut,))[0].output_bytes)
+        alone = profile(model, images, repeats=5) if dist.get_rank() == 0 else beside[1]
+        dist.barrier()
+        speed, links = copied_per_second(), link(beside[1].cut((cut,))[0].output_bytes)
         for name, parts in ARMS:
             method = methods.get(name)
-            passes, plan = profiles[parts].cut((cut,)), method.schedule(2, steps, parts)
+            layers = alone if name == "sequential" else beside[parts]
+            passes, plan = layers.cut((cut,)), method.schedule(2, steps, parts)
             per_minibatch = [
                 1e3 * time_schedule(plan, costs, links).steady_period
                 for costs in (passes, charged(passes, method, parts, speed))

@@ -322,6 +322,16 @@ def test_backwards_in_two_parts_need_a_profile_that_knows_both(name: str) -> Non
         stage["seconds"] for stage in found["1F1B 4"]["stages"]
     ]
 
+    def costly(samples: int) -> Profile:
+        return Profile(tuple(replace(layer, split_ms=layer.weight_ms) for layer in halved(samples).layers))
+
+    slower = rows(arms, replace(ground(), profiles=Profiles(costly, input_bytes=7.0)), [4])
+    assert slower["1F1B 4"] == found["1F1B 4"] and slower["zb 4"]["seconds"] > found["zb 4"]["seconds"]
+    assert [stage["seconds"]["backward"] for stage in slower["zb 4"]["stages"]] == [
+        pytest.approx(stage["seconds"]["backward"] * (1.5 if stage["stage"] > 1 else 1.0))
+        for stage in found["zb 4"]["stages"]
+    ]
+
 
 def test_given_cuts_are_kept_and_others_are_the_partitioners() -> None:
     stages = rows({"a": {"method": "1f1b"}}, ground(), [2], [1])["a 2"]["stages"]

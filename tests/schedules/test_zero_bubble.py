@@ -115,3 +115,13 @@ def test_times_without_the_part_of_the_weights_are_refused() -> None:
     pipelag.time(pipelag.schedule("1f1b", stages=2, minibatches=1), costs)
     with pytest.raises(PipelagError, match="weight_gradient is 3.0 s, but it is a part of the backward"):
         pipelag.StageCost(1.0, 2.0, weight_gradient=3.0)
+    with pytest.raises(PipelagError, match=r"which takes 2.5 s \(backward and splitting\)"):
+        pipelag.StageCost(1.0, 2.0, weight_gradient=3.0, splitting=0.5)
+
+
+def test_what_splitting_costs_is_part_of_a_backward_in_two_parts_alone() -> None:
+    cost = pipelag.StageCost(1.0, 2.0, weight_gradient=1.5, splitting=0.5)
+    spans = pipelag.time(of("1F0 1B0 1W0 1U0", stages=1), [cost]).spans
+    assert [(str(s.action), s.end - s.start) for s in spans] == [("1F0", 1.0), ("1B0", 1.0), ("1W0", 1.5), ("1U0", 0.0)]
+    spans = pipelag.time(of("1F0 1B0 1U0", stages=1), [cost]).spans
+    assert [(str(s.action), s.end - s.start) for s in spans] == [("1F0", 1.0), ("1B0", 2.0), ("1U0", 0.0)]

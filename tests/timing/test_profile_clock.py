@@ -200,19 +200,52 @@ def test_the_gradients_of_weights_are_timed_apart(monkeypatch: pytest.MonkeyPatc
     assert [replace(layer, weight_ms=None) for layer in timed.layers] == list(plain.layers)
 
 
+class Twice(Shared):
+    """1.5 milliseconds of its backward are for the input and for the weight, so splitting spends them twice."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        product = Taking.apply(x, 2.0) * Taking.apply(self.weight, 3.0)
+        if product.requires_grad:
+            product.register_hook(self.wait)
+        return product
+
+    def wait(self, gradient: torch.Tensor) -> None:
+        Slow.seconds += 1.5e-3
+
+
+def test_what_splitting_costs_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "time", SimpleNamespace(perf_counter=lambda: Slow.seconds))
+    timed = profile.profile([Twice(), Twice(), Twice()], torch.randn(3, 2), repeats=3, split=True)
+    times = [(layer.backward_ms, layer.weight_ms, layer.split_ms) for layer in timed.layers]
+    assert times == [pytest.approx(each) for each in ((4.5, 4.5, 0.0), (6.5, 4.5, 1.5), (6.5, 4.5, 1.5))]
+    assert timed.faster(2.0).layers[1].split_ms == pytest.approx(0.75)
+    assert timed.scaled(3.0).layers[1].split_ms == pytest.approx(4.5)
+    first, second = timed.cut((1,))
+    assert (first.splitting, second.splitting) == (0.0, pytest.approx(3e-3))
+    assert timed.cut((1,), microbatches=2)[1].splitting == pytest.approx(1.5e-3)
+    assert all(cost.splitting == 0 for cost in timed.cut(()))  # one stage has nothing to split
+
+
 class Disturbed(Scripted):
-    """The backward without the weights' gradients seems to take longer than the one with them."""
+    """A backward in two parts seems to take longer than one in one, or not so long."""
+
+    parts = 7.0
 
     @contextmanager
     def timing(self, into: list[float], what: Any) -> Iterator[None]:
         yield
-        into.append(7.0 if what[-1] is False else 5.0)
+        into.append(5.0 if what[-1] is True else self.parts)
 
 
 def test_no_disturbance_makes_a_time_negative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "Clock", Disturbed)
-    timed = profile.profile([nn.Linear(2, 2), nn.Linear(2, 2)], torch.randn(3, 2), split=True)
-    assert [(layer.backward_ms, layer.weight_ms) for layer in timed.layers] == [(5.0, 5.0), (5.0, 0.0)]
+    for parts, split in ((7.0, 9.0), (1.0, 0.0)):
+        monkeypatch.setattr(Disturbed, "parts", parts)
+        timed = profile.profile([nn.Linear(2, 2), nn.Linear(2, 2)], torch.randn(3, 2), split=True)
+        assert [(layer.backward_ms, layer.weight_ms, layer.split_ms) for layer in timed.layers] == [
+            (5.0, 5.0, 0.0), (5.0, parts, split)
+        ]  # fmt: skip
+        timed.cut((1,))  # neither part is negative
 
 
 def test_what_is_timed_apart_leaves_no_trace() -> None:

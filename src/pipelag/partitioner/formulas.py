@@ -179,6 +179,7 @@ def _zero_bubble(method: Method, lead: int, costs: Sequence[StageCost], microbat
     """
     n, stages = microbatches, len(costs)
     apart = [cost.weight_gradient or 0.0 for cost in costs]
+    costs = [replace(cost, backward=cost.in_two_parts, splitting=0.0) for cost in costs]
     passes = [_both(cost) - w for cost, w in zip(costs, apart, strict=True)]
     trip = _round_trip(method, passes, message)
     quick = max(message, trip, *passes)

@@ -34,7 +34,8 @@ class Pipelined(Placed):
             replace(
                 cost,
                 forward=cost.forward + self.charge(stage, "F") / self.parts,
-                backward=cost.backward + self.charge(stage, "B") / self.parts,
+                backward=(cost.in_two_parts if self.splits else cost.backward) + self.charge(stage, "B") / self.parts,
+                splitting=0.0,
                 update=self.charge(stage, "U", "step"),
             )
             for stage, cost in enumerate(passes)

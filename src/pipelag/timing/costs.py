@@ -22,8 +22,9 @@ class StageCost:
     kept_bytes: the activations that are kept from the forward to the backward.
     weight_bytes: one copy of the weights.
     recompute: seconds of a recomputation (an R action); None: those of the forward.
-    weight_gradient: the part of `backward` that computes the gradients of the weights, in seconds. A schedule that does
-        so apart (W) needs it; its B takes the rest.
+    weight_gradient: seconds of the gradients of the weights. A schedule that computes them apart (W) needs it; its B
+        takes the rest of the backward.
+    splitting: seconds that such a backward in two parts takes more than `backward`.
     entering_bytes: the part of `kept_bytes` that is the stage's input, all that the first stage of a recomputed segment
         keeps.
     """
@@ -37,6 +38,7 @@ class StageCost:
     recompute: float | None = None
     entering_bytes: float = 0.0
     weight_gradient: float | None = None
+    splitting: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -45,11 +47,17 @@ class StageCost:
                 raise PipelagError(
                     f"a stage's {name} is {shown(value)}; it should be a number from 0 on, at most {MOST:g}"
                 )
-        if self.weight_gradient is not None and self.weight_gradient > self.backward:
+        if self.weight_gradient is not None and self.weight_gradient > self.in_two_parts:
+            more = " (backward and splitting)" if self.splitting else ""
             raise PipelagError(
                 f"a stage's weight_gradient is {shown(self.weight_gradient)} s, but it is a part of the backward, "
-                f"which takes {shown(self.backward)} s"
+                f"which takes {shown(self.in_two_parts)} s{more}"
             )
+
+    @property
+    def in_two_parts(self) -> float:
+        """The seconds of B and W together, in a schedule that computes the gradients of the weights apart."""
+        return self.backward + self.splitting
 
 
 @dataclass(frozen=True)

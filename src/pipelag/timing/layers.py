@@ -37,6 +37,7 @@ class LayerRow(Typed):
     kept_bytes: Bytes
     weight_bytes: Bytes
     weight_ms: Milliseconds | None = None
+    split_ms: Milliseconds = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class LayerTime:
     output_bytes: what crosses the boundary if the model is cut after this layer.
     kept_bytes: the tensors that autograd keeps for the backward, besides the weights and the layer's input.
     weight_bytes: the layer's weights.
-    weight_ms: the part of `backward_ms` that a backward without gradients of the weights saves; None: unknown.
+    weight_ms: the gradients of the weights alone (W), where a schedule computes them apart; None: unknown.
+    split_ms: what a backward in two parts takes more than `backward_ms`; so B takes the sum of both less `weight_ms`.
     """
 
     layer: int
@@ -58,6 +60,7 @@ class LayerTime:
     kept_bytes: int = 0
     weight_bytes: int = 0
     weight_ms: float | None = None
+    split_ms: float = 0.0
 
     @property
     def total_ms(self) -> float:
@@ -125,6 +128,8 @@ class Profile:
                     weight_bytes=sum(layer.weight_bytes for layer in stage),
                     entering_bytes=entering / microbatches,
                     weight_gradient=None if None in apart else sum(apart) / 1e3 / microbatches,  # type: ignore[arg-type]
+                    # The first stage has no inputs to compute gradients of: its backward stays in one piece.
+                    splitting=sum(layer.split_ms for layer in stage) / 1e3 / microbatches if number else 0.0,
                 )
             )
         return costs
@@ -139,6 +144,7 @@ class Profile:
                     forward_ms=layer.forward_ms * factor,
                     backward_ms=layer.backward_ms * factor,
                     weight_ms=None if layer.weight_ms is None else layer.weight_ms * factor,
+                    split_ms=layer.split_ms * factor,
                     output_bytes=round(layer.output_bytes * factor),
                     kept_bytes=round(layer.kept_bytes * factor),
                 )
@@ -156,6 +162,7 @@ class Profile:
                     forward_ms=layer.forward_ms / factor,
                     backward_ms=layer.backward_ms / factor,
                     weight_ms=None if layer.weight_ms is None else layer.weight_ms / factor,
+                    split_ms=layer.split_ms / factor,
                 )
                 for layer in self.layers
             )

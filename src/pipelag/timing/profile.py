@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from math import inf
 from statistics import median
 from typing import Any
@@ -16,6 +17,7 @@ from pipelag.allocator import keep_freed_memory
 from pipelag.compat.bars import Bar
 from pipelag.errors import PipelagError, kind_of, noting, shown
 from pipelag.models.cut import layers_of, name_of
+from pipelag.stage.split import backward_to_inputs
 from pipelag.stage.where import shape_of
 from pipelag.tensors import as_tuple, kept_for_backward, own_outputs, unchanged_buffers, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
@@ -46,9 +48,9 @@ def profile(
         repeats: rounds that are measured, at least 1.
         warmup: rounds before these that are not measured.
         progress: whether to show a progress bar; by default if there is a terminal.
-        split: also measure `weight_ms`, the part of each backward that computes the gradients of the parameters, which
-            zero-bubble schedules are timed by. Each round then runs a second time, with backwards that compute only the
-            gradients of inputs; `weight_ms` is what these save. Of the first layer it is the whole backward.
+        split: also measure `weight_ms` and `split_ms`, which zero-bubble schedules are timed by. Each round then runs a
+            second time, with every backward in two parts, as on real workers (`pipelag.stage.split`). The first layer
+            has no gradient of its input to compute, so its whole backward counts as that of the parameters.
 
     Raises:
         PipelagError: the model is not a sequence of layers, the batch is not a tensor or a tuple of tensors, or there
@@ -88,26 +90,24 @@ def _profile(
 ) -> Profile:
     keep_freed_memory()
     clock = Clock(as_tuple(batch)[0].is_cuda)
-    forward, backward, alone, again = (_no_times(layers) for _ in range(4))
+    forward, backward, again, of_inputs, of_weights = (_no_times(layers) for _ in range(5))
     whole = nn.ModuleList(layers)
     with unchanged_buffers(whole), _gradients_aside(whole):
         sizes = _sizes(layers, batch)
         for turn in Bar(range(warmup + repeats), unit="round", desc="profile", disable=hidden):
             _backwards(_forwards(layers, batch, clock, forward), clock, backward)
             if split:
-                _backwards(_forwards(layers, batch, clock, again), clock, alone, weights=False)
+                whole.zero_grad(set_to_none=True)
+                _backwards(_forwards(layers, batch, clock, again), clock, of_inputs, of_weights)
             whole.zero_grad(set_to_none=True)
             clock.read()
             if turn < warmup:
-                forward, backward, alone, again = (_no_times(layers) for _ in range(4))
-    apart = _of_weights(layers, backward, alone) if split else [None] * len(layers)
-    times = zip(map(name_of, layers), forward, backward, apart, strict=True)
-    return Profile(
-        tuple(
-            LayerTime(i, name, median(f), median(b), *sizes[i - 1], weight_ms=w)
-            for i, (name, f, b, w) in enumerate(times, start=1)
-        )
-    )
+                forward, backward, again, of_inputs, of_weights = (_no_times(layers) for _ in range(5))
+    measured = [
+        LayerTime(i, name_of(layer), median(f), median(b), *sizes[i - 1])
+        for i, (layer, f, b) in enumerate(zip(layers, forward, backward, strict=True), start=1)
+    ]
+    return Profile(tuple(_in_two_parts(layers, measured, of_inputs, of_weights) if split else measured))
 
 
 def _no_times(layers: Sequence[nn.Module]) -> Times:
@@ -126,27 +126,35 @@ def _forwards(layers: Sequence[nn.Module], batch: Any, clock: Clock, into: Times
     return passes
 
 
-def _backwards(passes: list[tuple[Any, Any]], clock: Clock, into: Times, weights: bool = True) -> None:
-    """Time the backward of every layer; without those of the weights, only of layers whose inputs have gradients."""
+def _backwards(passes: list[tuple[Any, Any]], clock: Clock, into: Times, weights: Times | None = None) -> None:
+    """Time the backward of every layer; in two parts if there are lists for the gradients of the weights, too."""
     gradients = [torch.randn_like(t) for t in as_tuple(passes[-1][1]) if t.requires_grad]
     for index in reversed(range(len(passes))):
         received, value = passes.pop()
         outputs, output_gradients = own_outputs(value, gradients, received)
-        inputs = None if weights else [t for t in as_tuple(received) if t.requires_grad]
-        with clock.timing(into[index], ("backward", index, weights)):
-            if outputs and inputs != []:
-                torch.autograd.backward(outputs, output_gradients, inputs=inputs)
+        with clock.timing(into[index], ("backward", index, weights is None)):
+            if weights is not None:
+                _, left = backward_to_inputs(tuple(outputs), tuple(output_gradients), received)
+            elif outputs:
+                torch.autograd.backward(outputs, output_gradients)
+        if weights is not None:
+            with clock.timing(weights[index], ("weights", index)):
+                left.accumulate()
         before = as_tuple(passes[-1][1]) if passes else ()  # outputs without a gradient get none
         gradients = [
             _gradient(t) for t, source in zip(as_tuple(received), before, strict=False) if source.requires_grad
         ]
 
 
-def _of_weights(layers: Sequence[nn.Module], backward: Times, alone: Times) -> list[float | None]:
-    """Of every layer, the part of the backward that one without gradients of weights saves."""
-    trained = [any(p.requires_grad for p in layer.parameters()) for layer in layers]
-    saved = [max(0.0, median(b) - median(a)) for b, a in zip(backward, alone, strict=True)]
-    return [median(backward[0]), *(ms if its else 0.0 for ms, its in zip(saved[1:], trained[1:], strict=True))]
+def _in_two_parts(
+    layers: Sequence[nn.Module], measured: Sequence[LayerTime], of_inputs: Times, of_weights: Times
+) -> list[LayerTime]:
+    """The layers with the times of their backwards in two parts."""
+    rows = [replace(measured[0], weight_ms=measured[0].backward_ms)]
+    for layer, row, b, w in zip(layers[1:], measured[1:], of_inputs[1:], of_weights[1:], strict=True):
+        weights = median(w) if any(p.requires_grad for p in layer.parameters()) else 0.0
+        rows.append(replace(row, weight_ms=weights, split_ms=max(0.0, median(b) + weights - row.backward_ms)))
+    return rows
 
 
 @contextmanager

@@ -54,11 +54,12 @@ class Wiring:
             for cost, workers in zip(self.costs, self.schedule.replicas, strict=True)
         ]
         recompute = [cost.forward if cost.recompute is None else cost.recompute for cost in self.costs]
-        forward, backward, update = (
-            [getattr(cost, name) for cost in self.costs] for name in ("forward", "backward", "update")
-        )
-        weights = self._weight_gradients()
-        inputs = [both - apart for both, apart in zip(backward, weights, strict=True)]
+        forward, update = ([getattr(cost, name) for cost in self.costs] for name in ("forward", "update"))
+        weights, split = self._weight_gradients(), self.schedule.split
+        inputs = [
+            cost.in_two_parts - apart if its else cost.backward
+            for cost, apart, its in zip(self.costs, weights, split, strict=True)
+        ]
         return np.array([forward, inputs, recompute, weights, update, summing])
 
     def _weight_gradients(self) -> list[float]:
