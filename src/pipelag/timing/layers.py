@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence, Sized
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf
 from numbers import Integral, Real
 from os import PathLike
@@ -192,11 +192,15 @@ def check_factor(factor: float) -> None:
         raise PipelagError(f"a profile's factor is {shown(factor)}; it should be a number above 0")
 
 
-def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -> tuple[int, ...]:
+def balanced_cuts(
+    profile: Profile, stages: int, per_boundary_ms: float = 0.0, crossing_ms: Sequence[float] = ()
+) -> tuple[int, ...]:
     """Find the cuts that make the slowest of `stages` stages as fast as possible (exact, by dynamic programming).
 
     Args:
         per_boundary_ms: milliseconds that sending and receiving at a boundary costs each of its two stages.
+        crossing_ms: per layer, the milliseconds that a link needs if a cut lies behind it. While a link sends, stages
+            compute, so that the slowest stage or link counts. None are given: links take no time.
 
     Returns:
         The last layer of each stage but the last, counted from 1.
@@ -209,18 +213,23 @@ def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -
     count = len(times)
     if not isinstance(stages, Integral) or not 1 <= stages <= count:
         raise PipelagError(f"{count} layers can be cut into 1 to {count} stages, not {shown(stages)}")
-    prefix = [0.0]
-    for t in times:
-        prefix.append(prefix[-1] + t)
-    # best[s][j]: (slowest stage, first layer of the last stage) of the first j layers in s stages
-    best = [[(float("inf"), 0)] * (count + 1) for _ in range(stages + 1)]
-    best[0][0] = (0.0, 0)
+    import numpy as np
+
+    prefix = np.array([0.0, *accumulate(times)])
+    # best[j]: the slowest stage of the first j layers in s stages; begins[s][j]: the layers before the last of these
+    best, begins = np.full(count + 1, inf), [[0] * (count + 1) for _ in range(stages + 1)]
+    best[0] = 0.0
     for s in range(1, stages + 1):
+        before, best = best, np.full(count + 1, inf)
         extra = per_boundary_ms * ((s > 1) + (s < stages))
+        if s > 1 and len(crossing_ms):
+            before[1:] = np.maximum(before[1:], crossing_ms)
         for j in range(s, count + 1):
-            best[s][j] = min((max(best[s - 1][i][0], prefix[j] - prefix[i] + extra), i) for i in range(s - 1, j))
+            slowest = np.maximum(before[s - 1 : j], prefix[j] - prefix[s - 1 : j] + extra)
+            at = int(slowest.argmin())
+            best[j], begins[s][j] = slowest[at], s - 1 + at
     cuts, j = [], count
     for s in range(stages, 0, -1):
-        j = best[s][j][1]
+        j = begins[s][j]
         cuts.append(j)
     return tuple(reversed(cuts[:-1]))
