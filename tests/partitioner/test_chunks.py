@@ -114,6 +114,19 @@ def test_slow_links_move_the_cuts_of_workers_with_two_stages() -> None:
     assert cuts_of(layers, 2, 2, None, Topology(1e7)) == small
 
 
+def test_a_link_carries_the_output_and_the_gradient_of_a_boundary() -> None:
+    """A second for each byte, both ways; if one way counted alone, other cuts would be taken, and be slower."""
+    rows = enumerate(zip((3, 3, 4, 4, 1, 4), (1, 5, 6, 3, 3, 5), strict=True), start=1)
+    layers = Profile(tuple(LayerTime(n, "", 1e3 * time / 3, 2e3 * time / 3, size) for n, (time, size) in rows))
+    links = Topology(1.0)
+    ways = [[each * 1e3 * layer.output_bytes for layer in layers.layers] for each in (1, 2)]
+    one, both = (balanced_cuts(layers, 4, crossing_ms=crossing) for crossing in ways)
+    once = Interleaved(2)(4, 1, 4)
+    seconds = [time_schedule(once, layers.cut(cuts), links).makespan for cuts in (one, both)]
+    assert one != both and seconds[1] < seconds[0]
+    assert cuts_of(layers, 2, 2, None, links) == both
+
+
 def test_cuts_are_compared_under_the_methods_own_schedule() -> None:
     """In a V the first worker has the first stage and the last, interleaved the first and the third."""
     rows = enumerate((1.0, 1.0, 4.0, 4.0, 3.0, 3.0), start=1)

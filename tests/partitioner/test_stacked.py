@@ -22,6 +22,7 @@ from pipelag.partitioner.cluster import Cluster, Level, flat
 from pipelag.partitioner.plan import Plan, PlanStage
 from pipelag.partitioner.stacked import Stacked, links_of, stacked, stages_of_a_worker
 from pipelag.results.advice import ranked, record
+from pipelag.schedules import Action, Schedule
 from pipelag.schedules.virtual import Interleaved
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.costs import Topology
@@ -116,6 +117,27 @@ def test_what_no_schedule_can_undercut_is_counted_for_workers_and_links() -> Non
     assert least == pytest.approx([4 * 12e-3, 4 * 3 * 1e-2])
 
 
+def test_on_paper_slow_links_are_not_forgotten() -> None:
+    """The formula counts the messages of one microbatch alone: 48 + 6 + 6 x 10 ms; the link sends 4 x 3 x 10."""
+    arm = Arm.of("a", {"method": "1f1b_interleaved", "microbatches": 4})
+    quick, slow = (next(stacked(arm, on(even(8), 2, 4, bandwidth), 2, 2)) for bandwidth in (5e4, 5e3))
+    assert quick.on_paper(1) == pytest.approx(1e-3 * (48 + 6 + 6 * 1))
+    assert slow.on_paper(1) == slow.least(1) == pytest.approx(1e-3 * 120)
+
+
+@pytest.mark.parametrize("name", ["1f1b_interleaved", "zb_v"])
+def test_cuts_are_for_the_methods_schedule_and_the_clusters_links(name: str) -> None:
+    small = (2, 3, 6)  # layers whose outputs are small
+    rows = [replace(layer, output_bytes=1000 if layer.layer in small else 1_000_000) for layer in even(8)]
+    arm = Arm.of("a", {"method": name, "microbatches": 2})
+    assert next(stacked(arm, on(rows, 2, 2, bandwidth=1e7), 2, 2)).plan.cuts == small
+    assert next(stacked(arm, on(rows, 2, 2, bandwidth=1e12), 2, 2)).plan.cuts == (2, 4, 6)
+    times = (1.0, 1.0, 4.0, 4.0, 3.0, 3.0)
+    rows = [LayerTime(n, "", time, 2 * time, weight_ms=time) for n, time in enumerate(times, start=1)]
+    cuts = next(stacked(arm, on(rows, 2, 4), 2, 2)).plan.cuts
+    assert cuts == {"1f1b_interleaved": (3, 4, 5), "zb_v": (2, 3, 4)}[name]
+
+
 def test_all_numbers_of_stages_are_timed_unless_a_minibatch_has_very_many_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -177,6 +199,40 @@ def test_a_workers_stages_need_not_peak_together(kept: tuple[int, ...], peak: in
     assert second.activations == peak
 
 
+def test_zb_v_keeps_activations_up_to_the_gradients_of_the_weights() -> None:
+    """With two microbatches over two workers: 1F0 1F1 4F0 4B0 4F1 4B1 1B0 4W0 ..."""
+    first, _ = form("zb_v", sized(100, 1, 1, 10_000), 2, 2).memory(1)
+    assert first.activations == 2 * 100 + 2 * 10_000
+
+
+def test_what_is_left_of_the_minibatch_before_counts() -> None:
+    """A worker begins the next minibatch on stage 1 while the gradients of stage 2's weights wait."""
+    orders = (
+        "1F0 1F1 2F0 3F0 3B0 3W0 2B0 1B0 1W0 2F1 3F1 3B1 3W1 2B1 1B1 1W1 1U0", "2W0 2W1 2U0 3U0",
+    )  # fmt: skip
+
+    def build(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:
+        if stages == 1:
+            return get("zb_v").schedule(1, minibatches, microbatches)
+
+        def action(text: str, t: int) -> Action:
+            passing = text[1] != "U"
+            return Action(text[1], int(text[0]), int(text[2:]) + (t * microbatches if passing else t))  # type: ignore[arg-type]
+
+        row: list[Action] = []
+        for t in range(minibatches):
+            begin = [action(text, t) for text in orders[0].split()]
+            left = [action(text, t - 1) for text in orders[1].split()] if t else []
+            row += [*begin[:2], *left, *begin[2:]]
+        row += [action(text, minibatches - 1) for text in orders[1].split()]
+        return Schedule("late", stages, minibatches, (tuple(row),), microbatches=microbatches)
+
+    arm = replace(Arm.of("a", {"method": "zb_v", "microbatches": 2}), method=replace(get("zb_v"), build=build))
+    plan = Plan(tuple(PlanStage(n, n) for n in (1, 2, 3)))
+    (held,) = Stacked(arm, on(sized(1000, 100, 1), 1, 2), plan).memory(1)
+    assert held.activations == 2 * 1000 + 2 * 100
+
+
 @pytest.mark.parametrize("workers", [2, 3])
 def test_zb_v_holds_the_activations_of_a_microbatch_per_worker(workers: int) -> None:
     """Of 2P passes of a stage of half the size on every worker, up to the gradients of the weights."""
@@ -204,6 +260,16 @@ def test_what_fits_only_by_recomputing_recomputes_and_zb_v_does_not() -> None:
     assert (one.usable, one.recompute, one.chunks) == (True, True, 4)
     assert one.seconds == pytest.approx(1e-3 * (16 * 4 + 3 * 16 / 4))  # forwards run twice
     assert not names["zb_v"].usable and not names["zb_v"].recompute
+
+
+def test_what_fits_in_no_form_is_not_timed() -> None:
+    """Recomputing, a worker with two stages keeps 2,000 bytes of one microbatch, with four stages 1,000."""
+    free = on(even(8), 2, 4)
+    arm = Arm.of("a", {"method": "1f1b_interleaved", "microbatches": 4, "recompute": True})
+    (pair,) = stacked(arm, free, 2, 2)
+    most = max(held.total() for held in pair.memory(1))
+    assert by_chunks(replace(free, memory=most)).keys() >= {2, 4}
+    assert by_chunks(replace(free, memory=most - 1)).keys() & {2, 4} == {4}
 
 
 def test_recomputing_may_want_other_cuts() -> None:
@@ -279,10 +345,11 @@ def test_a_method_without_a_setting_keeps_its_number_of_stages(monkeypatch: pyte
 
 
 def test_a_program_is_told_which_gpu_holds_a_stage() -> None:
-    (one,) = by_chunks(on(even(4), 2, 2)).values()
-    row = record(ranked([one], [], None, "sgd", "")[0])
-    assert [stage["gpu"] for stage in row["stages"]] == [1, 2, 1, 2]
-    assert [stage["memory"] for stage in row["stages"]] == [one.memory[n].parts() for n in (0, 1, 0, 1)]
+    for name, holders in (("1f1b_interleaved", (0, 1, 0, 1)), ("zb_v", (0, 1, 1, 0))):
+        (one,) = by_chunks(on(sized(1, 10, 100, 1000), 2, 2), name).values()
+        row = record(ranked([one], [], None, "sgd", "")[0])
+        assert [stage["gpu"] - 1 for stage in row["stages"]] == list(holders)
+        assert [stage["memory"] for stage in row["stages"]] == [one.memory[n].parts() for n in holders]
     (flush,) = (one for one in choices(on(even(2), 2, 2), 2)[0] if one.method.name == "1f1b_flush")
     assert "gpu" not in record(ranked([flush], [], None, "sgd", "")[0])["stages"][0]
 

@@ -154,7 +154,7 @@ def holders_of(schedule: Schedule) -> tuple[int, ...]:
 def links_of(cluster: Cluster, holders: Sequence[int]) -> Topology:
     """The links between the workers (from 0) that hold neighbouring stages, all as slow as the slowest of them."""
     filled = cluster.first(max(holders) + 1)
-    return slowest(filled.link(a, b) for a, b in pairwise(holders) if a != b)
+    return slowest(filled.link(a, b) for a, b in pairwise(holders))
 
 
 def stacked(arm: Arm, ground: Ground, workers: int, chunks: int) -> Iterator[Stacked]:
