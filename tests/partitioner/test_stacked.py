@@ -141,13 +141,13 @@ def test_cuts_are_for_the_methods_schedule_and_the_clusters_links(name: str) -> 
 def test_all_numbers_of_stages_are_timed_unless_a_minibatch_has_very_many_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With 16 microbatches 64, 96 and 128 passes; on paper more stages are quicker."""
+    """With 16 microbatches 64, 96 and 128 passes in each of 16 minibatches; on paper more stages are quicker."""
     place = on(even(8), 2, 16)
     arm = Arm.of("a", {"method": "1f1b_interleaved", "microbatches": 16})
     of = {n: replace(arm, method=replace(arm.method, build=Interleaved(n))) for n in (2, 3, 4)}
     forms = [form for n, one in of.items() for form in stacked(one, place, 2, n)]
     assert [form.stages for form in promising(forms, 1)] == [8, 6, 4]
-    for most, timed in ((288, [8, 6, 4]), (287, [8, 6]), (10, [8])):
+    for most, timed in ((16 * 288, [8, 6, 4]), (16 * 288 - 1, [8, 6]), (10, [8])):
         monkeypatch.setattr(advice, "PASSES", most)
         assert [form.stages for form in promising(forms, 1)] == timed
 

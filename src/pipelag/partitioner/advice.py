@@ -23,7 +23,7 @@ from pipelag.partitioner.stacked import Stacked, stacked, stages_of_a_worker
 from pipelag.timing.memory import StageMemory
 from pipelag.timing.rehearsal import rehearse
 
-PASSES = 40_000  # of a minibatch, with all the numbers of stages per worker that are timed; takes about a second
+PASSES = 1_000_000  # with all the numbers of stages per worker that are timed; they take some two seconds
 
 Clock = dict[tuple[Any, ...], float]
 AForm = TypeVar("AForm", bound=Form)
@@ -271,8 +271,8 @@ def stacked_choices(
 def promising(forms: Sequence[Stacked], samples: int) -> list[Stacked]:
     """Of these forms those to be timed, the quickest on paper first and, of equally quick ones, that with fewer stages.
 
-    They are all that fit into memory as long as they have at most `PASSES` together, and at least one. Where none fits,
-    it is the one that holds the least.
+    They are all that fit into memory as long as timing them takes at most `PASSES` together, and at least one. Where
+    none fits, it is the one that holds the least.
     """
     settled = [settle(form, samples) for form in forms]
     fitting = [(form, one.form.on_paper(samples)) for form, one in zip(forms, settled, strict=True) if one.usable]
@@ -280,7 +280,7 @@ def promising(forms: Sequence[Stacked], samples: int) -> list[Stacked]:
         held = [max(map(StageMemory.total, one.memory)) for one in settled]
         return [forms[held.index(min(held))]]
     fitting.sort(key=lambda pair: (float(f"{pair[1]:.3g}"), pair[0].stages))
-    passes = accumulate(form.stages * form.parts for form, _ in fitting)
+    passes = accumulate(form.passes for form, _ in fitting)
     return [form for (form, _), until in zip(fitting, passes, strict=True) if until <= PASSES] or [fitting[0][0]]
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from math import inf
 
 import numpy as np
 
 from pipelag.schedules import Schedule
 from pipelag.schedules.virtual import Interleaved
 from pipelag.timing.costs import Topology
-from pipelag.timing.layers import Profile, balanced_cuts
+from pipelag.timing.layers import Profile, balanced_cuts, one_stage_more
 from pipelag.timing.timed import time_schedule
 
 CHUNKS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # the numbers of stages per worker that interleaving may have
@@ -76,7 +75,5 @@ def slowest_of(times: Sequence[float], stages: int) -> list[float]:
     until = np.array([0.0, *accumulate(times)])
     best = until
     for number in range(2, stages + 1):
-        before, best = best, np.full(len(until), inf)
-        for j in range(number, len(until)):
-            best[j] = np.maximum(before[number - 1 : j], until[j] - until[number - 1 : j]).min()
+        best, _ = one_stage_more(best, until, number - 1)
     return [float(each) for each in best]

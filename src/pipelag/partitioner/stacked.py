@@ -16,11 +16,13 @@ from pipelag.partitioner.formulas import chunks_of
 from pipelag.partitioner.laid import Form, recomputed
 from pipelag.partitioner.placed import check_parts
 from pipelag.partitioner.plan import Plan, PlanStage
-from pipelag.schedules import Schedule
+from pipelag.schedules import Schedule, delays
 from pipelag.timing.breakdown import steady_seconds
 from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.memory import StageMemory, states_under_way
 from pipelag.timing.rehearsal import rehearse
+
+NOT_COUNTED = "its workers hold several stages each, whose versions of the weights are not counted"
 
 
 class Stacked(Form):
@@ -42,22 +44,24 @@ class Stacked(Form):
                 "weights; set moving='free'"
             )
         self.stages = len(plan.stages)
-        check_live(self.method, self.stages, self.parts)
-        self.delays = self.method.delays(self.stages, self.parts)
         twice = self.schedule(2)  # a worker may begin the second minibatch before it has ended the first on all stages
+        self.delays = delays(twice)
+        if any((*self.delays.forward, *self.delays.backward)):
+            raise PipelagError(NOT_COUNTED)
         self.holders = holders_of(twice)
+        self.links = links_of(ground.cluster, self.holders)
         self.under_way = states_under_way(twice)
         self.splits = any(twice.split)
         self.held = rehearse(self.method, ground.optimizer, 1, 1)  # alike on all stages, of live weights alone
 
-    @property
-    def links(self) -> Topology:
-        """The links between the workers of neighbouring stages."""
-        return links_of(self.ground.cluster, self.holders)
-
     def schedule(self, minibatches: int) -> Schedule:
         """The method's schedule of so many minibatches."""
         return self.method.schedule(self.stages, minibatches, self.parts)
+
+    @property
+    def passes(self) -> int:
+        """About how many forwards `steady_seconds` times."""
+        return self.stages * self.parts * 8 * (-(-self.stages // self.parts) + 1)
 
     def costs(self, samples: int) -> list[StageCost]:
         """The stages' costs of a microbatch of so many samples."""
@@ -118,13 +122,6 @@ class Stacked(Form):
         return rows
 
 
-def check_live(method: Method, stages: int, microbatches: int) -> None:
-    """Refuse a method over several stages per worker that reads other weights than the live ones."""
-    late = method.delays(stages, microbatches)
-    if any((*late.forward, *late.backward)) or max(method.weight_copies(stages, microbatches)) > 1:
-        raise PipelagError("its workers hold several stages each, whose versions of the weights are not counted")
-
-
 def stages_of_a_worker(method: Method) -> int:
     """How many stages a method's schedule gives to each worker; of interleaving, the number that is registered.
 
@@ -140,8 +137,8 @@ def stages_of_a_worker(method: Method) -> int:
         each = stages // len({schedule.owners["F", stage] for stage in range(1, stages + 1)})
         if each > 1 and any(len(workers) > 1 for workers in schedule.replicas):
             raise PipelagError("several workers hold each of its stages, and their memory is not counted")
-        if each > 1:
-            check_live(method, stages, microbatches)
+        if each > 1 and (max(method.taus(stages, microbatches)) or max(method.weight_copies(stages, microbatches)) > 1):
+            raise PipelagError(NOT_COUNTED)
         return each
     return 1
 
