@@ -311,6 +311,11 @@ def test_what_has_no_order_or_too_few_layers_is_left_out_with_the_reason() -> No
         stages_of_a_worker(get("pipedream_interleaved"))
 
 
+def test_moving_weights_is_not_timed() -> None:
+    with pytest.raises(PipelagError, match="with several stages per worker can only be timed without the cost of mov"):
+        list(stacked(Arm.of("a", {"method": "zb_v"}), replace(on(even(8), 2, 1), moving="separate"), 2, 2))
+
+
 def test_few_layers_are_divided_over_as_many_workers_as_get_two_stages() -> None:
     for one in (quickest(on(even(5), 4, 2))[name] for name in ("1f1b_interleaved", "zb_v")):
         assert (one.workers, one.chunks, len(one.memory)) == (2, 2, 2)
