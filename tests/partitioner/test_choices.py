@@ -199,19 +199,29 @@ def halves(samples: int) -> Profile:
 def test_zero_bubble_is_compared_where_the_profile_knows_both_parts_of_a_backward(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = ("1f1b_flush", "zb_h1", "zb_v")
+    names = ("1f1b_flush", "zb_h1")
     monkeypatch.setattr("pipelag.partitioner.advice.METHODS", {name: METHODS[name] for name in names})
     known, unknown = replace(ground(4), profiles=Profiles(halves)), ground(4)
     found, without = choices(known)
     quickest = {one.method.name: one.seconds for one in best(found)}
     assert quickest.keys() == {"1f1b_flush", "zb_h1"} and quickest["zb_h1"] < quickest["1f1b_flush"]
-    assert without == {"zb_v": "its workers hold several stages each, whose memory cannot be counted"}
+    assert without == {}
     found, without = choices(unknown)
     assert {one.method.name for one in found} == {"1f1b_flush"}
     assert without["zb_h1"] == (
         "'zb_h1' computes the gradients of weights apart from the rest of a backward (W), and the profile does not say "
         "how long they take (weight_ms)"
     )
+
+
+def test_zero_bubble_is_compared_with_whole_minibatches_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight layers of 1 ms for F, B and W over four GPUs: 4 (F+B) + W of two layers (arXiv 2401.10241, table 2)."""
+    monkeypatch.setattr("pipelag.partitioner.advice.METHODS", {"zb_h1": METHODS["zb_h1"]})
+    layers = tuple(LayerTime(n, "", 1.0, 2.0, 0, 0, 8, 1.0) for n in range(1, 9))
+    place = Ground(Profiles(lambda _: Profile(layers)), flat(4), Device(1.0, 1.0), ENDLESS, sgd, 1, "free")
+    found, without = choices(place, microbatches=1)
+    assert without == {} and best(found)[0].plan.cuts == (2, 4, 6)
+    assert best(found)[0].seconds == pytest.approx(4 * 4e-3 + 2e-3)
 
 
 def test_what_keeps_activations_for_the_gradients_of_weights_does_not_fit_by_recomputing() -> None:

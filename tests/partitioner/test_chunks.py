@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
+from random import Random
 
 import pytest
 
 from pipelag.partitioner.chunks import cuts_of, parts, slowest_of
 from pipelag.schedules.virtual import Interleaved
+from pipelag.schedules.zero_bubble import zb_v
+from pipelag.timing.costs import Topology
 from pipelag.timing.layers import LayerTime, Profile, balanced_cuts
 from pipelag.timing.timed import time_schedule
 
@@ -76,3 +79,60 @@ def test_workers_of_three_stages_get_equally_much() -> None:
     bounds = [0, *parts(unequal(*times), 2, 3), 7]
     stages = [sum(times[a:b]) for a, b in pairwise(bounds)]
     assert sum(stages[::2]) == sum(stages[1::2]) == 7.0
+
+
+def test_over_links_the_slowest_stage_or_link_counts() -> None:
+    """Layers of 1 s, the outputs of which take 2 s each way, but for those of the second and third."""
+    layers = Profile(tuple(LayerTime(n, "", 500.0, 500.0, size) for n, size in enumerate((2, 0, 0, 2, 2), start=1)))
+    crossing = [2e3 * layer.output_bytes for layer in layers.layers]
+    assert balanced_cuts(layers, 2) in [(2,), (3,)] and balanced_cuts(layers, 3, crossing_ms=crossing) == (2, 3)
+    assert balanced_cuts(layers, 3) == (1, 3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cuts_over_links_are_the_best_of_all(seed: int) -> None:
+    random = Random(seed)
+    rows = [(random.randint(0, 9), random.randint(0, 9)) for _ in range(8)]
+    layers = Profile(tuple(LayerTime(n, "", time / 2, time / 2) for n, (time, _) in enumerate(rows, start=1)))
+
+    def slowest(cuts: tuple[int, ...]) -> float:
+        stages = [sum(time for time, _ in rows[a:b]) for a, b in pairwise([0, *cuts, 8])]
+        return max(*stages, *(rows[cut - 1][1] for cut in cuts))
+
+    for stages in (2, 3, 4, 8):
+        found = balanced_cuts(layers, stages, crossing_ms=[crossing for _, crossing in rows])
+        assert slowest(found) == min(map(slowest, combinations(range(1, 8), stages - 1)))
+
+
+def test_slow_links_move_the_cuts_of_workers_with_two_stages() -> None:
+    """Outputs of 1 MB, but for three of 1 kB: it is cut behind these if a message of 1 MB takes longer than layers."""
+    small = (2, 3, 6)
+    layers = Profile(
+        tuple(LayerTime(n, "", 1.0, 2.0, 1000 if n in small else 1_000_000) for n in range(1, 9)),
+    )
+    assert cuts_of(layers, 2, 2) == cuts_of(layers, 2, 2, None, Topology(1e12)) == (2, 4, 6)
+    assert cuts_of(layers, 2, 2, None, Topology(1e7)) == small
+
+
+def test_a_link_carries_the_output_and_the_gradient_of_a_boundary() -> None:
+    """A second for each byte, both ways; if one way counted alone, other cuts would be taken, and be slower."""
+    rows = enumerate(zip((3, 3, 4, 4, 1, 4), (1, 5, 6, 3, 3, 5), strict=True), start=1)
+    layers = Profile(tuple(LayerTime(n, "", 1e3 * time / 3, 2e3 * time / 3, size) for n, (time, size) in rows))
+    links = Topology(1.0)
+    ways = [[each * 1e3 * layer.output_bytes for layer in layers.layers] for each in (1, 2)]
+    one, both = (balanced_cuts(layers, 4, crossing_ms=crossing) for crossing in ways)
+    once = Interleaved(2)(4, 1, 4)
+    seconds = [time_schedule(once, layers.cut(cuts), links).makespan for cuts in (one, both)]
+    assert one != both and seconds[1] < seconds[0]
+    assert cuts_of(layers, 2, 2, None, links) == both
+
+
+def test_cuts_are_compared_under_the_methods_own_schedule() -> None:
+    """In a V the first worker has the first stage and the last, interleaved the first and the third."""
+    rows = enumerate((1.0, 1.0, 4.0, 4.0, 3.0, 3.0), start=1)
+    layers = Profile(tuple(LayerTime(n, "", time, 2 * time, weight_ms=time) for n, time in rows))
+    kinds = [balanced_cuts(layers, 4), parts(layers, 2, 2)]
+    for build, taken in ((Interleaved(2), kinds[1]), (zb_v, kinds[0])):
+        once = build(4, 1, 4)
+        assert min(kinds, key=lambda cuts: time_schedule(once, layers.cut(cuts)).makespan) == taken  # noqa: B023
+        assert cuts_of(layers, 2, 2, build) == taken

@@ -10,13 +10,13 @@ import pytest
 
 from pipelag.errors import PipelagError
 from pipelag.methods import get
-from pipelag.partitioner.advice import check_own_workers
 from pipelag.partitioner.arms import Arm, Ground
 from pipelag.partitioner.cluster import Cluster, Level, flat
 from pipelag.partitioner.laid import Laid
 from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch, memory_of, predict, time_plan
 from pipelag.partitioner.published import MOST_LINES, chain, read_graph
 from pipelag.partitioner.search import partition
+from pipelag.partitioner.stacked import stages_of_a_worker
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import Profile
 from pipelag.timing.sheets import Device
@@ -109,11 +109,12 @@ def test_replicas_that_are_not_timed() -> None:
 
 
 def test_methods_whose_workers_have_several_stages() -> None:
-    for name in ("pipedream", "gpipe", "pipedream_2bw", "sequential", "dualpipe"):
-        check_own_workers(get(name))
-    for name in ("1f1b_interleaved", "bidirectional", "zb_v"):
-        with pytest.raises(PipelagError, match="its workers hold several stages each, whose memory cannot be counted"):
-            check_own_workers(get(name))
+    each = {name: stages_of_a_worker(get(name)) for name in ("pipedream", "gpipe", "pipedream_2bw", "sequential")}
+    assert set(each.values()) == {1} and stages_of_a_worker(get("dualpipe")) == 1
+    assert stages_of_a_worker(get("1f1b_interleaved")) == stages_of_a_worker(get("zb_v")) == 2
+    assert stages_of_a_worker(get("1f1b_interleaved", chunks=5)) == 5
+    with pytest.raises(PipelagError, match="several workers hold each of its stages, and their memory is not counted"):
+        stages_of_a_worker(get("bidirectional"))
 
 
 def test_clusters_that_are_none(tmp_path: Path) -> None:

@@ -70,6 +70,18 @@ def test_interleaving_begins_with_as_many_forwards_as_megatron(
         assert first == min(warmup + 1, microbatches * chunks)  # plus one: the steady state begins with a forward
 
 
+@pytest.mark.parametrize("flush", [True, False])
+def test_interleaving_makes_no_action_on_its_own(flush: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that thousands of microbatches over many stages are built in milliseconds."""
+
+    def made(*values: object) -> None:
+        raise AssertionError("an action was made on its own")
+
+    monkeypatch.setattr("pipelag.schedules.virtual.Action", made)
+    workers = Interleaved(4, flush)(64, 2, 1024).workers
+    assert sum(map(len, workers)) == 64 * 2 * (2 * 1024 + 1)
+
+
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 8), (4, 12), (6, 16)])
 def test_neither_direction_has_more_under_way_than_1f1b(stages: int, microbatches: int) -> None:
     """Stage l holds at most n - l + 1 microbatches of each direction, as in 1F1B."""

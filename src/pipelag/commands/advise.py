@@ -20,6 +20,7 @@ from pipelag.experiments import load_paper, load_scale, papers
 from pipelag.experiments.names import models
 from pipelag.experiments.schema import USUAL
 from pipelag.files import check_writable, write_whole, yaml_of
+from pipelag.methods import get
 from pipelag.partitioner.cluster import Cluster
 from pipelag.results.advice import Ranked, board, ranked, record, verdict
 from pipelag.results.evidence import Evidence, gathered
@@ -66,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--microbatches",
         type=whole(1, 65536),
-        help="microbatches of methods that split minibatches (default: one per stage)",
+        help="microbatches of methods that split minibatches (default: one per GPU of the pipeline)",
     )
     parser.add_argument(
         "--memory",
@@ -288,6 +289,8 @@ def config_of(args: argparse.Namespace, row: Ranked, optimizer: OptimizerSpec) -
     together = max(one.updates) if one.method.data_parallel else 1  # its replicas divide the minibatch
     steps = args.steps or STEPS
     phase: dict[str, Any] = {"method": one.method.name, "steps": steps, "microbatches": one.microbatches}
+    if one.method != get(one.method.name):  # interleaving with another number of stages per worker
+        phase["options"] = {"chunks": one.chunks}
     if not one.method.data_parallel:
         phase |= {"cuts": network.cuts(one.plan.cuts), "recompute": one.recompute}
         replicas = [stage.replicas for stage in one.plan.stages]
@@ -302,5 +305,5 @@ def config_of(args: argparse.Namespace, row: Ranked, optimizer: OptimizerSpec) -
         "phases": [phase],
         "evaluate_every": max(1, steps // 10),
         "executor": "real",
-        "workers": one.plan.workers,
+        "workers": one.workers,
     }

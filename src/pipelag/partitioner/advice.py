@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import inf
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pipelag import methods
 from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, Method
 from pipelag.partitioner.arms import Arm, Ground
+from pipelag.partitioner.chunks import CHUNKS
 from pipelag.partitioner.cluster import Cluster, flat
-from pipelag.partitioner.laid import Laid, recomputed
+from pipelag.partitioner.formulas import chunks_of, with_chunks
+from pipelag.partitioner.laid import Form, Laid, recomputed
 from pipelag.partitioner.plan import Plan, PlanStage, predict
 from pipelag.partitioner.replicated import Replicated
 from pipelag.partitioner.search import check_times, partition
+from pipelag.partitioner.stacked import Stacked, stacked, stages_of_a_worker
 from pipelag.timing.memory import StageMemory
 from pipelag.timing.rehearsal import rehearse
 
+PASSES = 1_000_000  # with all the numbers of stages per worker that are timed; they take some two seconds
+
 Clock = dict[tuple[Any, ...], float]
+AForm = TypeVar("AForm", bound=Form)
 
 
 @dataclass(frozen=True)
@@ -31,10 +38,11 @@ class Choice:
     microbatches: the equal parts of a minibatch.
     recompute: whether backwards run the forwards again.
     seconds: time per minibatch.
-    memory: per stage, what one of its GPUs holds.
+    memory: per stage, what one of its GPUs holds; per GPU where a GPU holds several stages.
     fits, fits_recomputing: whether that fits into a GPU's memory, without and with recomputation.
     staleness, stale_backward: per stage, the minibatches whose updates its forwards (backwards) miss.
     updates: per stage, the minibatches whose mean gradient makes an update.
+    holders: per stage, its GPU (from 0), where a GPU holds several stages; otherwise empty.
     """
 
     method: Method
@@ -49,6 +57,17 @@ class Choice:
     staleness: tuple[int, ...]
     stale_backward: tuple[int, ...]
     updates: tuple[int, ...]
+    holders: tuple[int, ...] = ()
+
+    @property
+    def workers(self) -> int:
+        """The number of GPUs."""
+        return len(set(self.holders)) or self.plan.workers
+
+    @property
+    def chunks(self) -> int:
+        """The number of stages that a GPU holds."""
+        return len(self.holders) // self.workers or 1
 
     @property
     def throughput(self) -> float:
@@ -57,7 +76,7 @@ class Choice:
 
     @property
     def fullest(self) -> StageMemory:
-        """The memory of the stage whose GPUs hold the most."""
+        """The memory of the GPU that holds the most."""
         return max(self.memory, key=StageMemory.total)
 
     @property
@@ -72,7 +91,11 @@ class Choice:
 
     @property
     def config(self) -> str:
-        """The plan as PipeDream writes it, but "1 GPU", and "divided over N" for a minibatch divided over N GPUs."""
+        """The plan as PipeDream writes it, but "1 GPU", "divided over N" for a minibatch divided over N GPUs, and
+        "N GPUs, M stages each".
+        """
+        if self.holders:
+            return f"{self.workers} GPUs, {self.chunks} stages each"
         if self.method.data_parallel and max(self.updates) == 1:
             return f"divided over {self.plan.workers}"
         return "1 GPU" if self.plan.workers == 1 else self.plan.config
@@ -172,7 +195,9 @@ def _choices(
     if method.data_parallel:
         yield from replicated(Arm.of(method.name, {"method": method.name, "overlap": True}), ground)
         return
-    check_own_workers(method)
+    if (each := stages_of_a_worker(method)) > 1:
+        yield from stacked_choices(method, ground, microbatches, clock, each)
+        return
     layers = len(ground.profiles.at(ground.batch).layers)
     alone = [] if method.pipelined else [Plan((PlanStage(1, layers),))]
     refused = PipelagError("a pipeline needs at least two GPUs and two layers")
@@ -203,16 +228,60 @@ def computing(ground: Ground, plan: Plan, parts: int) -> float:
     return parts * predict(ground.profiles.at(ground.batch // parts), flat(plan.workers), plan)
 
 
-def check_own_workers(method: Method) -> None:
-    """Refuse a method whose schedule gives a worker several stages, because its memory is not counted."""
-    for microbatches in (1, 4):
+def stacked_choices(
+    method: Method, ground: Ground, microbatches: int | None, clock: Clock, each: int
+) -> Iterator[Choice]:
+    """The choices of a method that gives a worker several stages, with a straight plan of its own.
+
+    They are over all GPUs or, if there are too few layers, over as many as get `each` stages. Interleaving may have
+    any number of `CHUNKS` per worker that the layers allow.
+    """
+    layers = len(ground.profiles.at(ground.batch).layers)
+    workers = min(ground.cluster.workers, layers // each)
+    if workers < 2:
+        raise PipelagError(f"a pipeline with {each} stages per worker needs at least two GPUs and {2 * each} layers")
+    parts = filling(workers, ground.batch, microbatches)
+    arm = Arm.of(method.name, {"method": method.name, "microbatches": parts})
+    arm.check(each * workers, ground.batch)
+    numbers = sorted({*CHUNKS, each}) if chunks_of(method) > 1 and method.options is not None else [each]
+    forms: list[Stacked] = []
+    refused = PipelagError("")
+    for chunks in numbers:
         try:
-            schedule = method.schedule(4, 2, microbatches)
-        except PipelagError:
+            if chunks * workers <= layers:
+                forms += stacked(replace(arm, method=with_chunks(method, chunks)), ground, workers, chunks)
+        except PipelagError as error:
+            refused = error
+    any_timed, quickest, samples = False, inf, ground.batch // parts
+    for form in promising(forms, samples) if forms else ():
+        if form.least(samples) >= quickest:
             continue
-        if len({schedule.owners["F", stage] for stage in range(1, 5)}) == 4 or not method.pipelined:
-            return
-    raise PipelagError("its workers hold several stages each, whose memory cannot be counted")
+        try:
+            choice = timed(form, clock)
+        except PipelagError as error:
+            refused = error
+            continue
+        any_timed = True
+        yield choice
+        quickest = min(quickest, choice.seconds) if choice.usable else quickest
+    if not any_timed:
+        raise refused
+
+
+def promising(forms: Sequence[Stacked], samples: int) -> list[Stacked]:
+    """Of these forms those to be timed, the quickest on paper first and, of equally quick ones, that with fewer stages.
+
+    They are all that fit into memory as long as timing them takes at most `PASSES` together, and at least one. Where
+    none fits, it is the one that holds the least.
+    """
+    settled = [settle(form, samples) for form in forms]
+    fitting = [(form, one.form.on_paper(samples)) for form, one in zip(forms, settled, strict=True) if one.usable]
+    if not fitting:
+        held = [max(map(StageMemory.total, one.memory)) for one in settled]
+        return [forms[held.index(min(held))]]
+    fitting.sort(key=lambda pair: (float(f"{pair[1]:.3g}"), pair[0].stages))
+    passes = accumulate(form.passes for form, _ in fitting)
+    return [form for (form, _), until in zip(fitting, passes, strict=True) if until <= PASSES] or [fitting[0][0]]
 
 
 def parts_of(method: Method, stages: int, batch: int, microbatches: int | None) -> int:
@@ -224,7 +293,7 @@ def parts_of(method: Method, stages: int, batch: int, microbatches: int | None) 
     """
     if not method.pipelined:
         return 1
-    asked = microbatches or next((n for n in range(stages, batch + 1) if not batch % n), batch)
+    asked = filling(stages, batch, microbatches)
     try:
         method.delays(stages, 1)
     except PipelagError:
@@ -236,16 +305,44 @@ def parts_of(method: Method, stages: int, batch: int, microbatches: int | None) 
     return 1 if any((*split.forward, *split.backward)) else asked
 
 
-def timed(laid: Laid, clock: Clock) -> Choice:
+def filling(workers: int, batch: int, microbatches: int | None) -> int:
+    """The microbatches asked for or, by default, as few equal parts of a minibatch as are at least the workers."""
+    return microbatches or next((n for n in range(workers, batch + 1) if not batch % n), batch)
+
+
+@dataclass(frozen=True)
+class Settled(Generic[AForm]):
+    """A method over a plan in the form in which it is timed, with the memory of that form (see `Choice`)."""
+
+    form: AForm
+    memory: tuple[StageMemory, ...]
+    fits: bool
+    fits_recomputing: bool
+
+    @property
+    def usable(self) -> bool:
+        """Whether the form fits into memory."""
+        return self.fits or self.fits_recomputing
+
+
+def settle(laid: AForm, samples: int) -> Settled[AForm]:
+    """Whether it has to recompute activations: if it fits into memory only with recomputation."""
+    recomputing = laid.recomputing()
+    memory, memory_recomputing = (tuple(form.memory(samples)) for form in (laid, recomputing))
+    fits, fits_recomputing = (fit(held, laid.ground) for held in (memory, memory_recomputing))
+    form, held = (recomputing, memory_recomputing) if fits_recomputing and not fits else (laid, memory)
+    return Settled(form, held, fits, fits_recomputing)
+
+
+def timed(laid: Form, clock: Clock) -> Choice:
     """Time a method over one plan; it recomputes activations if it fits into memory only with recomputation.
 
     Args:
         clock: the seconds found before. Where moving weights is free, methods of one schedule take equally long.
     """
-    samples, recomputing = laid.ground.batch // laid.parts, laid.recomputing()
-    memory, memory_recomputing = (tuple(form.memory(samples)) for form in (laid, recomputing))
-    fits, fits_recomputing = (fit(held, laid.ground) for held in (memory, memory_recomputing))
-    form, held = (recomputing, memory_recomputing) if fits_recomputing and not fits else (laid, memory)
+    samples = laid.ground.batch // laid.parts
+    settled = settle(laid, samples)
+    form = settled.form
     key = (laid.method.build, laid.plan.stages, laid.parts, form.options.recompute)
     seconds = clock.get(key) if laid.ground.moving == "free" else None
     if seconds is None:
@@ -257,12 +354,13 @@ def timed(laid: Laid, clock: Clock) -> Choice:
         laid.parts,
         form.options.recompute,
         seconds,
-        held,
-        fits,
-        fits_recomputing,
+        settled.memory,
+        settled.fits,
+        settled.fits_recomputing,
         laid.staleness("F"),
         laid.staleness("B"),
         tuple(per // laid.parts for per in laid.delays.periods),
+        laid.holders,
     )
 
 

@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from math import inf
 
+import numpy as np
+
+from pipelag.schedules import Schedule
 from pipelag.schedules.virtual import Interleaved
-from pipelag.timing.layers import Profile, balanced_cuts
+from pipelag.timing.costs import Topology
+from pipelag.timing.layers import Profile, balanced_cuts, one_stage_more
 from pipelag.timing.timed import time_schedule
 
+CHUNKS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # the numbers of stages per worker that interleaving may have
 UNLIKE = 0.5  # what a second of difference between the slowest stages of two parts counts
 
 
 @lru_cache(maxsize=256)
-def cuts_of(profile: Profile, workers: int, chunks: int = 1) -> tuple[int, ...]:
+def cuts_of(
+    profile: Profile,
+    workers: int,
+    chunks: int = 1,
+    build: Callable[..., Schedule] | None = None,
+    links: Topology | None = None,
+) -> tuple[int, ...]:
     """The cuts of a profile into `chunks` stages for each of so many workers, cached.
 
     One stage: those that make the slowest stage as fast as possible. Several: of such cuts into `chunks` times as many
-    stages and of those by `parts`, the cuts that are faster when two groups of microbatches go through the pipeline.
+    stages, of those by `parts` and, over links that take time, of those with the fastest slowest stage or link, the
+    cuts that are faster when two groups of microbatches go through the pipeline.
+
+    Args:
+        build: a method's, which makes the schedule; None: interleaved 1F1B's.
+        links: between the workers; None: messages take no time.
     """
     if chunks == 1:
         return balanced_cuts(profile, workers)
-    schedule = Interleaved(chunks)(chunks * workers, 1, 2 * workers)
-    return min(
-        (balanced_cuts(profile, chunks * workers), parts(profile, workers, chunks)),
-        key=lambda cuts: time_schedule(schedule, profile.cut(cuts)).makespan,
-    )
+    schedule = (build or Interleaved(chunks))(chunks * workers, 1, microbatches=2 * workers)
+    kinds = [balanced_cuts(profile, chunks * workers), parts(profile, workers, chunks)]
+    if links is not None:
+        both_ways = [2e3 * links.seconds(layer.output_bytes) for layer in profile.layers]
+        kinds.append(balanced_cuts(profile, chunks * workers, crossing_ms=both_ways))
+    return min(dict.fromkeys(kinds), key=lambda cuts: time_schedule(schedule, profile.cut(cuts), links).makespan)
 
 
 def parts(profile: Profile, workers: int, chunks: int) -> tuple[int, ...]:
@@ -56,11 +72,8 @@ def parts(profile: Profile, workers: int, chunks: int) -> tuple[int, ...]:
 
 def slowest_of(times: Sequence[float], stages: int) -> list[float]:
     """For every number of first layers, from 0: the time of the slowest of so many stages, cut to be fastest."""
-    until = [0.0, *accumulate(times)]
+    until = np.array([0.0, *accumulate(times)])
     best = until
     for number in range(2, stages + 1):
-        best = [
-            min((max(best[i], until[j] - until[i]) for i in range(number - 1, j)), default=inf)
-            for j in range(len(until))
-        ]
-    return best
+        best, _ = one_stage_more(best, until, number - 1)
+    return [float(each) for each in best]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from pipelag.methods import Method
 from pipelag.schedules import library
@@ -18,6 +19,7 @@ from pipelag.schedules.virtual import Interleaved
 from pipelag.schedules.zero_bubble import zb_h1, zb_h2
 from pipelag.timing.costs import StageCost
 
+AMethod = TypeVar("AMethod", bound=Method | None)
 LEADS = {zb_h1: 1, zb_h2: 2}  # of schedules that compute gradients of weights apart
 
 
@@ -31,7 +33,7 @@ def chunks_of(method: Method | None) -> int:
     return method.build.chunks if method is not None and isinstance(method.build, Interleaved) else 1
 
 
-def with_chunks(method: Method | None, chunks: int) -> Method | None:
+def with_chunks(method: AMethod, chunks: int) -> AMethod:
     """An interleaved method with so many stages per worker; any other as it is."""
     if method is None or not isinstance(method.build, Interleaved):
         return method

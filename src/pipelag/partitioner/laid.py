@@ -4,18 +4,65 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Self
 
 from pipelag.errors import PipelagError
+from pipelag.methods import Method
 from pipelag.partitioner.arms import Arm, Ground
+from pipelag.partitioner.options import ArmOptions
 from pipelag.partitioner.pipelined import Pipelined
 from pipelag.partitioner.plan import Plan, timed_period
-from pipelag.schedules import Schedule
+from pipelag.schedules import Delays, Schedule
 from pipelag.timing.breakdown import steady_seconds
 from pipelag.timing.layers import Profile
+from pipelag.timing.memory import StageMemory
 
 
-class Laid(Pipelined):
+class Form:
+    """A method over a plan, without recomputation or with it.
+
+    options: the arm's, of which `recompute` differs between the two forms.
+    parts: the microbatches of a minibatch.
+    splits: whether backwards are computed in two parts.
+    delays: of the method over these stages.
+    holders: per stage, its worker (from 0), where a worker holds several; otherwise empty.
+    """
+
+    ground: Ground
+    method: Method
+    plan: Plan
+    options: ArmOptions
+    parts: int
+    splits: bool
+    delays: Delays
+    holders: tuple[int, ...] = ()
+
+    def memory(self, samples: int) -> list[StageMemory]:
+        """The peak memory of a worker of each stage (of each worker, with `holders`), with `samples` in a pass."""
+        raise NotImplementedError
+
+    def period(self, samples: int) -> float:
+        """The seconds per minibatch in the steady state, with `samples` in a pass."""
+        raise NotImplementedError
+
+    def recomputing(self) -> Self:
+        """The same with recomputation: every forward runs again before its backward.
+
+        As it is if the backwards are split, which need the activations until the gradients of the weights are there.
+        """
+        if self.splits:
+            return self
+        form = copy(self)
+        form.options = self.options.model_copy(update={"recompute": True})
+        return form
+
+    def staleness(self, kind: Literal["F", "B"] = "F") -> tuple[int, ...]:
+        """Per stage, the minibatches whose updates a pass misses: the delay in updates times minibatches per update."""
+        lags = self.delays.forward if kind == "F" else self.delays.backward
+        return tuple(lag * per // self.parts for lag, per in zip(lags, self.delays.periods, strict=True))
+
+
+class Laid(Pipelined, Form):
     """An arm over the stages of a plan, each of which may have several replicas.
 
     Raises:
@@ -38,17 +85,6 @@ class Laid(Pipelined):
         super().__init__(arm, ground, plan, self.replicas)
         self.delays = self.method.delays(len(replicas), arm.options.microbatches, self.replicas)
 
-    def recomputing(self) -> Laid:
-        """The same with recomputation: every forward runs again before its backward.
-
-        As it is if the backwards are split, which need the activations until the gradients of the weights are there.
-        """
-        if self.splits:
-            return self
-        form = copy(self)
-        form.options = self.options.model_copy(update={"recompute": True})
-        return form
-
     def period(self, samples: int) -> float:
         """The seconds per minibatch, with `samples` in a pass.
 
@@ -65,11 +101,6 @@ class Laid(Pipelined):
         schedule = self.method.schedule(len(self.stages), minibatches, 1, self.replicas)
         rows = tuple(tuple(action for action in row if action.kind != "S") for row in schedule.workers)
         return Schedule(schedule.name, schedule.stages, minibatches, rows)
-
-    def staleness(self, kind: Literal["F", "B"] = "F") -> tuple[int, ...]:
-        """Per stage, the minibatches whose updates a pass misses: the delay in updates times minibatches per update."""
-        lags = self.delays.forward if kind == "F" else self.delays.backward
-        return tuple(lag * per // self.parts for lag, per in zip(lags, self.delays.periods, strict=True))
 
 
 def recomputed(profile: Profile) -> Profile:

@@ -16,7 +16,7 @@ from math import ceil, isqrt, log2
 
 from pipelag.methods import Method
 from pipelag.partitioner import formulas
-from pipelag.partitioner.chunks import cuts_of
+from pipelag.partitioner.chunks import CHUNKS, cuts_of
 from pipelag.partitioner.cluster import wait_free
 from pipelag.timing.breakdown import steady_seconds
 from pipelag.timing.costs import StageCost, Topology, ring_seconds
@@ -24,7 +24,6 @@ from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device
 
 TIMED = 4  # the number of layouts that are timed: the quickest by the formulas
-CHUNKS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # the numbers of stages per GPU that interleaving may have
 NEAR = 0.05  # how much longer than the quickest, relatively, a less stale layout may take
 
 

@@ -8,13 +8,24 @@ from dataclasses import asdict
 from typing import Any
 
 from pipelag.errors import PipelagError
+from pipelag.methods import Method
 from pipelag.partitioner.arms import Arm, Ground
 from pipelag.partitioner.plan import PlanStage
+from pipelag.timing.layers import LayerTime
 from pipelag.timing.memory import StageMemory, activations_of, microbatches_under_way, most_that_fit
 from pipelag.timing.rehearsal import rehearse
 
 Row = dict[str, Any]
 GIB = 2**30
+
+
+def check_parts(method: Method, splits: bool, layers: Sequence[LayerTime]) -> None:
+    """Refuse a method that splits its backwards, if the profile does not say how long their parts take."""
+    if splits and any(layer.weight_ms is None for layer in layers):
+        raise PipelagError(
+            f"'{method.name}' computes the gradients of weights apart from the rest of a backward (W), and the profile "
+            "does not say how long they take (weight_ms)"
+        )
 
 
 class Placed:
@@ -49,11 +60,7 @@ class Placed:
         schedule = self.method.schedule(count, minibatches, microbatches, replicas)
         self.under_way = microbatches_under_way(schedule)
         self.splits = any(schedule.split)
-        if self.splits and any(layer.weight_ms is None for layer in layers):
-            raise PipelagError(
-                f"'{self.method.name}' computes the gradients of weights apart from the rest of a backward (W), and "
-                "the profile does not say how long they take (weight_ms)"
-            )
+        check_parts(self.method, self.splits, layers)
 
     def charge(self, stage: int, *kinds: str) -> float:
         """The seconds per minibatch that a stage (from 0) spends on moving weights, for these kinds of `moved`."""

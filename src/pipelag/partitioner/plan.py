@@ -181,7 +181,8 @@ def stage_costs(profile: Profile, cluster: Cluster, plan: Plan, recompute: bool 
     """The stages' costs for the timed executor.
 
     The backward of a replicated stage lasts until its gradients are summed: for every layer with weights, a ring starts
-    as soon as the layer's gradients are ready (`wait_free`). Replicas are assumed not to wait for one another.
+    as soon as the layer's gradients are ready (`wait_free`). Replicas are assumed not to wait for one another. How
+    much of such a backward a schedule may compute apart (W) is not known.
 
     Args:
         recompute: a stage's forward runs again before its backward.
@@ -207,6 +208,7 @@ def stage_costs(profile: Profile, cluster: Cluster, plan: Plan, recompute: bool 
                 output_bytes=cost.output_bytes,
                 kept_bytes=cost.kept_bytes,
                 weight_bytes=cost.weight_bytes,
+                weight_gradient=cost.weight_gradient if stage.replicas == 1 else None,
             )
         )
     return timed

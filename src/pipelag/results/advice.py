@@ -182,14 +182,19 @@ def board(rows: Sequence[Ranked], without: dict[str, str], notes: Sequence[str])
 
 
 def record(row: Ranked) -> dict[str, Any]:
-    """A complete row for programs: bytes, seconds, all stages."""
+    """A complete row for programs: bytes, seconds, all stages.
+
+    A stage's memory is all that one of its GPUs holds; `gpu` (from 1) says which, where GPUs hold several stages.
+    """
     choice, evidence = row.choice, row.evidence
-    stages = []
-    for number, (stage, memory_of_stage) in enumerate(zip(choice.plan.stages, choice.memory, strict=True)):
+    stages: list[dict[str, Any]] = []
+    for number, stage in enumerate(choice.plan.stages):
+        holder = choice.holders[number] if choice.holders else number
         stages.append(
             {"stage": number + 1, "first": stage.first, "last": stage.last, "replicas": stage.replicas}
+            | ({"gpu": holder + 1} if choice.holders else {})
             | {"staleness": choice.staleness[number], "stale_backward": choice.stale_backward[number]}
-            | {"minibatches_per_update": choice.updates[number], "memory": memory_of_stage.parts()}
+            | {"minibatches_per_update": choice.updates[number], "memory": choice.memory[holder].parts()}
         )
     loss: dict[str, Any] | None = None
     if evidence is not None:

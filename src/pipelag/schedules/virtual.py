@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
+from typing import TYPE_CHECKING
 
 from pipelag.errors import PipelagError, shown
 from pipelag.schedules.actions import Action, Kind, Schedule
+
+if TYPE_CHECKING:
+    from pipelag.schedules.table import Row
 
 Order = tuple[tuple[Action, ...], ...]  # per worker
 PASSES: tuple[Kind, ...] = ("B", "F")
@@ -49,42 +53,38 @@ class Interleaved:
                 f"into which {stages} stages and {microbatches} microbatches do not divide; use a multiple of "
                 f"{chunks} stages and of {workers} microbatches"
             )
+        from pipelag.schedules.table import repeated
+
         if not self.flush:
             total = minibatches * microbatches
-            rows = tuple(_interleaved(workers, chunks, rank, 0, total, microbatches) for rank in range(workers))
+            rows = tuple(_interleaved(workers, chunks, rank, total, microbatches) for rank in range(workers))
             return Schedule("1f1b_interleaved", stages, minibatches, rows, microbatches=microbatches)
-        rows = tuple(
-            tuple(
-                action
-                for t in range(minibatches)
-                for action in _interleaved(workers, chunks, rank, t * microbatches, microbatches, microbatches)
-            )
-            for rank in range(workers)
-        )
+        once = [_interleaved(workers, chunks, rank, microbatches, microbatches) for rank in range(workers)]
+        rows = tuple(repeated(row, minibatches, microbatches) for row in once)
         return Schedule("1f1b_interleaved_flush", stages, minibatches, rows, microbatches=microbatches)
 
 
-def _interleaved(workers: int, chunks: int, rank: int, first: int, count: int, microbatches: int) -> tuple[Action, ...]:
-    """A worker's row for `count` microbatches from `first` on: warm-up forwards, then forward and backward in turn."""
+def _interleaved(workers: int, chunks: int, rank: int, count: int, microbatches: int) -> Row:
+    """A worker's row for `count` microbatches: warm-up forwards, then forward and backward in turn.
+
+    Its k-th forward is of chunk k // P mod chunks, and of microbatch k mod P of its group; backwards likewise, but take
+    the chunks in the opposite order.
+    """
+    import numpy as np
+
+    from pipelag.schedules.table import B, F, Row, U
+
     total, group = count * chunks, workers * chunks
-
-    def turn(k: int, backward: bool) -> tuple[int, int]:
-        """(stage, microbatch) of the worker's k-th forward, or k-th backward."""
-        chunk = k % group // workers
-        chunk = chunks - 1 - chunk if backward else chunk
-        return chunk * workers + rank + 1, first + k // group * workers + k % workers
-
     warmup = workers - rank - 1 if chunks == 1 else 2 * (workers - rank - 1) + (chunks - 1) * workers
-    warmup = min(warmup, total)
-    row = [Action("F", *turn(k, False)) for k in range(warmup)]
-    for k in range(total):
-        if warmup + k < total:
-            row.append(Action("F", *turn(warmup + k, False)))
-        stage, m = turn(k, True)
-        row.append(Action("B", stage, m))
-        if (m + 1) % microbatches == 0:
-            row.append(Action("U", stage, m // microbatches))
-    return tuple(row)
+    k = np.arange(total)
+    chunk, numbers = k % group // workers, k // group * workers + k % workers
+    forward, backward = (each * workers + rank + 1 for each in (chunk, chunks - 1 - chunk))
+    last = np.flatnonzero((numbers + 1) % microbatches == 0)  # these backwards are the last of their minibatch
+    order = np.concatenate([3 * (k - warmup), 3 * k + 1, 3 * last + 2]).argsort()
+    kinds = np.repeat(np.array([F, B, U], np.uint8), [total, total, len(last)])
+    stages = np.concatenate([forward, backward, backward[last]]).astype(np.int32)
+    of = np.concatenate([numbers, numbers, numbers[last] // microbatches]).astype(np.int32)
+    return Row(kinds[order], stages[order], of[order])
 
 
 def bidirectional(stages: int, minibatches: int, microbatches: int = 1) -> Schedule:

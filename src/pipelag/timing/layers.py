@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence, Sized
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -21,6 +21,11 @@ from pipelag.errors import PipelagError, expect, shown
 from pipelag.files import json_of, read_text, write_whole
 from pipelag.timing.costs import StageCost
 from pipelag.typed import Typed, checked
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BLOCK = 64  # the columns of a dynamic program that are computed at once
 
 Milliseconds = Annotated[float, Field(ge=0, le=1e9)]
 Bytes = Annotated[int, Field(ge=0, le=10**15)]
@@ -199,11 +204,15 @@ def check_factor(factor: float) -> None:
         raise PipelagError(f"a profile's factor is {shown(factor)}; it should be a number above 0")
 
 
-def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -> tuple[int, ...]:
+def balanced_cuts(
+    profile: Profile, stages: int, per_boundary_ms: float = 0.0, crossing_ms: Sequence[float] = ()
+) -> tuple[int, ...]:
     """Find the cuts that make the slowest of `stages` stages as fast as possible (exact, by dynamic programming).
 
     Args:
         per_boundary_ms: milliseconds that sending and receiving at a boundary costs each of its two stages.
+        crossing_ms: per layer, the milliseconds that a link needs if a cut lies behind it. While a link sends, stages
+            compute, so that the slowest stage or link counts. None are given: links take no time.
 
     Returns:
         The last layer of each stage but the last, counted from 1.
@@ -216,18 +225,44 @@ def balanced_cuts(profile: Profile, stages: int, per_boundary_ms: float = 0.0) -
     count = len(times)
     if not isinstance(stages, Integral) or not 1 <= stages <= count:
         raise PipelagError(f"{count} layers can be cut into 1 to {count} stages, not {shown(stages)}")
-    prefix = [0.0]
-    for t in times:
-        prefix.append(prefix[-1] + t)
-    # best[s][j]: (slowest stage, first layer of the last stage) of the first j layers in s stages
-    best = [[(float("inf"), 0)] * (count + 1) for _ in range(stages + 1)]
-    best[0][0] = (0.0, 0)
+    import numpy as np
+
+    prefix = np.array([0.0, *accumulate(times)])
+    # best[j]: the slowest stage of the first j layers in s stages; begins[s][j]: the layers before the last of these
+    best, begins = np.full(count + 1, inf), np.zeros((stages + 1, count + 1), dtype=np.int64)
+    best[0] = 0.0
     for s in range(1, stages + 1):
-        extra = per_boundary_ms * ((s > 1) + (s < stages))
-        for j in range(s, count + 1):
-            best[s][j] = min((max(best[s - 1][i][0], prefix[j] - prefix[i] + extra), i) for i in range(s - 1, j))
+        before, extra = best, per_boundary_ms * ((s > 1) + (s < stages))
+        if s > 1 and len(crossing_ms):
+            before[1:] = np.maximum(before[1:], crossing_ms)
+        best, begins[s] = one_stage_more(before, prefix, s - 1, extra)
     cuts, j = [], count
     for s in range(stages, 0, -1):
-        j = best[s][j][1]
+        j = int(begins[s, j])
         cuts.append(j)
     return tuple(reversed(cuts[:-1]))
+
+
+def one_stage_more(
+    before: np.ndarray, prefix: np.ndarray, first: int, extra: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """For every number of first layers, from 0: the time of the slowest stage if another stage is the last of them, and
+    the number of layers before that stage (of equally good ones the smallest).
+
+    Args:
+        before: [layers + 1], the time of the slowest stage without it.
+        prefix: [layers + 1], the time of the first layers in all.
+        first: the least number of layers before it.
+        extra: what is added to its time.
+    """
+    import numpy as np
+
+    count = len(prefix)
+    best, begins = np.full(count, inf), np.zeros(count, dtype=np.int64)
+    for j in range(first + 1, count, BLOCK):
+        end = min(j + BLOCK, count)
+        slowest = np.maximum(before[first : end - 1], prefix[j:end, None] - prefix[first : end - 1] + extra)
+        slowest[:, j - first :][np.triu_indices(end - j, 0, end - 1 - j)] = inf  # no layer is left for the last stage
+        at = slowest.argmin(axis=1)
+        best[j:end], begins[j:end] = slowest[np.arange(end - j), at], first + at
+    return best, begins

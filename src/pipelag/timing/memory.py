@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+import numpy as np
 
 from pipelag.errors import PipelagError
 from pipelag.schedules import Schedule
+from pipelag.schedules.table import B, F, W
 from pipelag.timing.costs import uniform
 from pipelag.timing.timed import time_schedule
 
@@ -74,6 +78,22 @@ def microbatches_under_way(schedule: Schedule) -> list[int]:
         )
     peaks = time_schedule(schedule, uniform(schedule.stages, kept_bytes=1.0)).peak_memory
     return [round(max(peaks[worker] for worker in replicas)) for replicas in schedule.replicas]
+
+
+def states_under_way(schedule: Schedule) -> list[np.ndarray]:
+    """Per worker, the microbatches under way of each of its stages at the same time, an array [states, stages].
+
+    The stages are in the order of the pipeline, and the states are those right after a forward, each once: one of them
+    is the worker's peak, whatever a microbatch keeps on a stage. For under way see `microbatches_under_way`.
+    """
+    table, split, states = schedule.table, np.array(schedule.split), []
+    for a, b in pairwise(table.bounds.tolist()):
+        kinds, stages = table.kinds[a:b], table.stages[a:b]
+        ends = np.where(split[stages - 1], W, B)
+        changes = np.where(kinds == F, 1, np.where(kinds == ends, -1, 0))
+        of_stage = [np.cumsum(np.where(stages == stage, changes, 0))[kinds == F] for stage in np.unique(stages)]
+        states.append(np.unique(np.stack(of_stage, axis=1), axis=0))
+    return states
 
 
 def activations_of(entering: float, inside: float, under_way: int, recompute: bool) -> tuple[float, float]:
