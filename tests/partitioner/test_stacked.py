@@ -101,6 +101,18 @@ def test_zb_v_takes_as_many_passes_as_its_papers_say(parts: int, passes: int) ->
     assert one.holders == (0, 1, 2, 3, 3, 2, 1, 0)
 
 
+def test_what_splitting_backwards_costs_is_counted() -> None:
+    """A millisecond for each of the four layers of a worker, but for the two of the first stage of the first."""
+    layers = [replace(layer, split_ms=1.0) for layer in even(16)]
+    (free,), (one,) = (by_chunks(on(each, 4, 8), "zb_v").values() for each in (even(16), layers))
+    plan = Plan(tuple(PlanStage(n, n + 1) for n in range(1, 16, 2)))
+    forms = [
+        Stacked(Arm.of("a", {"method": "zb_v", "microbatches": 8}), on(each, 4, 8), plan) for each in (even(16), layers)
+    ]
+    assert [form.least(1) for form in forms] == pytest.approx([8 * 4 * 3e-3, 8 * 4 * 4e-3])
+    assert one.seconds >= forms[1].least(1) > free.seconds == pytest.approx(8 * 4 * 3e-3)
+
+
 def test_neighbours_on_other_servers_set_the_links() -> None:
     cluster = Cluster((Level(2, 100.0), Level(2, 10.0, 1e-3)))
     assert links_of(cluster, (0, 1, 0, 1)) == links_of(cluster, (0, 1, 1, 0)) == Topology(100.0)

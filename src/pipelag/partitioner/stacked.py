@@ -72,7 +72,7 @@ class Stacked(Form):
         costs, links, pairs = self.costs(samples), self.links, list(pairwise(self.holders))
         computed, sent = dict.fromkeys(self.holders, 0.0), dict.fromkeys([*pairs, *(pair[::-1] for pair in pairs)], 0.0)
         for worker, cost in zip(self.holders, costs, strict=True):
-            computed[worker] += cost.forward + cost.backward
+            computed[worker] += cost.forward + (cost.in_two_parts if self.splits else cost.backward)
         for (a, b), cost in zip(pairs, costs, strict=False):
             for pair in ((a, b), (b, a)) if a != b else ():  # the output, and the gradient that comes back
                 sent[pair] += links.seconds(cost.output_bytes)
