@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 from pipelag import models
 from pipelag.timing import unrolled
 from pipelag.timing.layers import Profile
-from pipelag.timing.roofline import roofline
+from pipelag.timing.roofline import Operator, roofline
 
 STEPS = 9
 
@@ -125,3 +126,8 @@ def test_what_does_not_grow_evenly_is_run_in_full(monkeypatch: pytest.MonkeyPatc
     assert unrolled.at(9, [1, 2, 3]) == 7
     same([vars(layer) for layer in profiled().layers], [vars(layer) for layer in full.layers])
     assert lengths == [3, 4, 5, STEPS]
+
+
+def test_operators_keep_their_order_so_that_every_process_sums_alike() -> None:
+    run = Counter({Operator(f"aten::{letter}", (), 1, 1): 1 for letter in "abcdefghijkl"})
+    assert list(unrolled.operators([run] * 3, STEPS)) == list(run)

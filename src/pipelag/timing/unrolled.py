@@ -214,7 +214,8 @@ def operators(runs: Sequence[Counter[Operator]], steps: int) -> Counter[Operator
 
     Operators found in all `runs` run more often with more steps; the others, matched by their order, become larger.
     """
-    everywhere = {one for one in runs[0] if all(one in run for run in runs)}
+    # In order, for a sum of floating-point times depends on it, and a set's order is another in each process.
+    everywhere = dict.fromkeys(one for one in runs[0] if all(one in run for run in runs))
     result = Counter({one: at(steps, [run[one] for run in runs]) for one in everywhere})
     growing = [[(one, often) for one, often in run.items() if one not in everywhere] for run in runs]
     if len({len(run) for run in growing}) != 1:
