@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 import torch
 from torch import nn
 
+from pipelag.errors import PipelagError
 from pipelag.timing import profile
+from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.profile import Clock
 
 CYCLES = 1000.0  # in a millisecond
@@ -224,6 +227,21 @@ def test_what_splitting_costs_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.splitting, second.splitting) == (0.0, pytest.approx(3e-3))
     assert timed.cut((1,), microbatches=2)[1].splitting == pytest.approx(1.5e-3)
     assert all(cost.splitting == 0 for cost in timed.cut(()))  # one stage has nothing to split
+
+
+def test_in_the_first_stage_w_takes_no_longer_than_the_backward() -> None:
+    layers = (LayerTime(1, "", 1.0, 2.0, weight_ms=2.0), LayerTime(2, "", 1.0, 1.0, weight_ms=1.5, split_ms=1.0))
+    (first,) = Profile(layers).cut(())
+    assert (first.backward, first.weight_gradient, first.splitting) == (3e-3, 3e-3, 0.0)
+    _, second = Profile(layers).cut((1,))
+    assert (second.backward, second.weight_gradient, second.splitting) == (1e-3, 1.5e-3, 1e-3)
+
+
+def test_a_profile_whose_w_takes_longer_than_both_parts_is_refused(tmp_path: Path) -> None:
+    layers = (LayerTime(1, "", 1.0, 2.0, weight_ms=2.0), LayerTime(2, "", 1.0, 1.0, weight_ms=2.5, split_ms=1.0))
+    Profile(layers).save(tmp_path / "p.jsonl")
+    with pytest.raises(PipelagError, match="line 2: weight_ms is 2.5, but .* whose parts take 2 ms together"):
+        Profile.load(tmp_path / "p.jsonl")
 
 
 class Disturbed(Scripted):

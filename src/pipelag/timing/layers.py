@@ -119,22 +119,25 @@ class Profile:
         for number, (a, b) in enumerate(pairwise(bounds)):
             stage = self.layers[a:b]
             apart = [layer.weight_ms for layer in stage]
+            unknown = None in apart
+            weights = 0.0 if unknown else sum(apart) / 1e3 / microbatches  # type: ignore[arg-type]
+            backward = sum(layer.backward_ms + layer.forward_ms * recompute for layer in stage) / 1e3 / microbatches
+            # The first stage has no inputs to compute gradients of: its backward stays in one piece, and W, which may
+            # take longer than that in a small layer, takes no longer than the stage's backward.
+            splitting = sum(layer.split_ms for layer in stage) / 1e3 / microbatches if number else 0.0
             entering = self.layers[a - 1].output_bytes if a else 0  # received, and kept until the backward
             costs.append(
                 StageCost(
                     forward=sum(layer.forward_ms for layer in stage) / 1e3 / microbatches,
-                    backward=sum(layer.backward_ms + layer.forward_ms * recompute for layer in stage)
-                    / 1e3
-                    / microbatches,
+                    backward=backward,
                     update=update_ms[number] / 1e3 if update_ms else 0.0,
                     output_bytes=stage[-1].output_bytes / microbatches,
                     kept_bytes=(entering + (0 if recompute else sum(layer.kept_bytes for layer in stage)))
                     / microbatches,
                     weight_bytes=sum(layer.weight_bytes for layer in stage),
                     entering_bytes=entering / microbatches,
-                    weight_gradient=None if None in apart else sum(apart) / 1e3 / microbatches,  # type: ignore[arg-type]
-                    # The first stage has no inputs to compute gradients of: its backward stays in one piece.
-                    splitting=sum(layer.split_ms for layer in stage) / 1e3 / microbatches if number else 0.0,
+                    weight_gradient=None if unknown else min(weights, backward + splitting),
+                    splitting=splitting,
                 )
             )
         return costs
@@ -192,6 +195,11 @@ class Profile:
                 raise PipelagError(f"{where}: {error}") from error
             if row.layer != number:
                 raise PipelagError(f"{where} is of layer {row.layer}; it should be of layer {number}")
+            if (row.weight_ms or 0.0) > (row.backward_ms + row.split_ms) * (1 + 1e-9):
+                raise PipelagError(
+                    f"{where}: weight_ms is {row.weight_ms:g}, but it is a part of the backward, whose parts take "
+                    f"{row.backward_ms + row.split_ms:g} ms together (backward_ms and split_ms)"
+                )
             layers.append(LayerTime(**row.model_dump()))
         if not layers:
             raise PipelagError(f"'{path}' is not a profile that pipelag saved: it holds no layers")
