@@ -119,12 +119,12 @@ class Profile:
         for number, (a, b) in enumerate(pairwise(bounds)):
             stage = self.layers[a:b]
             apart = [layer.weight_ms for layer in stage]
-            unknown = None in apart
-            weights = 0.0 if unknown else sum(apart) / 1e3 / microbatches  # type: ignore[arg-type]
             backward = sum(layer.backward_ms + layer.forward_ms * recompute for layer in stage) / 1e3 / microbatches
             # The first stage has no inputs to compute gradients of: its backward stays in one piece, and W, which may
             # take longer than that in a small layer, takes no longer than the stage's backward.
             splitting = sum(layer.split_ms for layer in stage) / 1e3 / microbatches if number else 0.0
+            both = backward + splitting
+            weights = None if None in apart else min(sum(apart) / 1e3 / microbatches, both)  # type: ignore[arg-type]
             entering = self.layers[a - 1].output_bytes if a else 0  # received, and kept until the backward
             costs.append(
                 StageCost(
@@ -136,7 +136,7 @@ class Profile:
                     / microbatches,
                     weight_bytes=sum(layer.weight_bytes for layer in stage),
                     entering_bytes=entering / microbatches,
-                    weight_gradient=None if unknown else min(weights, backward + splitting),
+                    weight_gradient=weights,
                     splitting=splitting,
                 )
             )
