@@ -64,6 +64,8 @@ def test_what_is_drawn_of_a_row_is_of_the_timed_executor_and_in_the_units_of_its
     }
     assert measures(row | {"recompute": False}, 64)["parts"] == "16 of 4"
     assert measures(row | {"stages": 24}, 64)["layout"] == "8 x 2, 24 stages"
+    shared = row | {"tensor": 4, "sharded": True, "stages": 24}
+    assert measures(shared, 64)["layout"] == "32 x 2, 24 stages, tensor 4, sharded"
     assert measures({"why": "no layout fits"}, 64) == {}
 
 

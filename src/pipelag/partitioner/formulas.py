@@ -70,6 +70,14 @@ def copies(method: Method, stage: int, stages: int, microbatches: int) -> int | 
     return 2 if reads and (late or further) else 1
 
 
+def gathered(method: Method | None) -> int:
+    """How many weights the GPUs have to gather at an update, where each has computed a part of them: those that passes
+    read, live or computed from these. Stashed ones have been gathered before.
+    """
+    reads = ("live",) if method is None else (method.forward_reads, method.backward_reads)
+    return ("live" in reads) + sum(each not in ("live", "stashed") for each in reads)
+
+
 def between_passes(method: Method, stage: int, stages: int, microbatches: int) -> int:
     """The number of microbatches between their forward and their backward, of a method with a stage per worker."""
     behind = stages - stage

@@ -1,9 +1,10 @@
 """Replicated pipelines on thousands of GPUs: the costs of a method by formulas, and its best layout.
 
-G GPUs hold R replicas of a pipeline. An update is of the same minibatch under every layout: each replica takes an R-th
-of it in N microbatches, and the replicas of a stage sum their gradients in a ring as these become ready at the end of
-the minibatch. Formulas (`pipelag.partitioner.formulas`) stand for what depends on a schedule. The chosen layout is
-timed (`Fleet.timed`), and its delays are derived from its schedule.
+G GPUs hold R replicas of a pipeline. A worker is a GPU or, with tensor parallelism, a few GPUs of a server, each of
+which has an equal part of every layer of the worker's stages. An update is of the same minibatch under every layout:
+each replica takes an R-th of it in N microbatches, and the replicas of a stage sum their gradients in a ring as these
+become ready at the end of the minibatch. Formulas (`pipelag.partitioner.formulas`) stand for what depends on a
+schedule. The chosen layout is timed (`Fleet.timed`), and its delays are derived from its schedule.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from math import ceil, isqrt, log2
 
 from pipelag.methods import Method
@@ -45,31 +46,37 @@ class Machine:
     ports: int
     latency: float
 
-    def rings(self, workers: int, gpus: int) -> float:
-        """The bandwidth of each ring of replicas in bytes per second; the rings of a server's GPUs share its ports."""
+    def rings(self, pipeline: int, gpus: int) -> float:
+        """The bandwidth of each ring of replicas in bytes per second; the rings of a server's GPUs share its ports.
+
+        Args:
+            pipeline: the GPUs of a pipeline; gpus: all.
+        """
         if gpus <= self.server:
             return self.inside
-        return min(self.inside, self.between * self.ports / min(workers, self.server))
+        return min(self.inside, self.between * self.ports / min(pipeline, self.server))
 
-    def links(self, workers: int) -> Topology:
-        """The links between neighbouring stages, which are taken to be equal.
+    def links(self, workers: int, tensor: int = 1) -> Topology:
+        """The links between neighbouring stages, which are taken to be equal, for each of the GPUs of a worker.
 
-        They are those between servers if a pipeline spans several servers, otherwise those inside a server.
+        They are those between servers if a pipeline spans several servers, otherwise those inside a server. The GPUs of
+        a worker send at the same time, each its part.
         """
-        return Topology(self.inside if workers <= self.server else self.between, self.latency)
+        out = self.between * min(1.0, self.ports / tensor)
+        return Topology(self.inside if workers * tensor <= self.server else out, self.latency)
 
 
 @dataclass(frozen=True)
 class Numbers:
     """Bytes per parameter, in addition to the weight that passes read (which the profile counts) and its versions.
 
-    held: the gradient, the optimizer's state and the float32 master weight.
-    remembered: the method's other state.
+    gradient: the gradient.
+    state: the optimizer's state, the float32 master weight, and what the method remembers besides.
     moved: bytes that the optimizer's step and the method move at an update.
     """
 
-    held: float
-    remembered: float
+    gradient: float
+    state: float
     moved: float
 
 
@@ -77,16 +84,20 @@ class Numbers:
 class Work:
     """A network and the minibatch of an update.
 
-    profile: gives the network's profile for a number of samples per pass.
+    profile: gives a GPU's profile of the network for a number of samples per pass and of GPUs that share its layers.
     batch: the samples of the minibatch.
     element: bytes of one number, in the weights that passes read and in what pipelines send.
     summed: bytes of one number in the sums of gradients; None: as many.
+    tensor: the numbers of GPUs that may share every layer (tensor parallelism).
+    sharded: replicas may divide the optimizer's state, too (see `Layout`).
     """
 
-    profile: Callable[[int], Profile]
+    profile: Callable[[int, int], Profile]
     batch: int
     element: int
     summed: int | None = None
+    tensor: tuple[int, ...] = (1,)
+    sharded: bool = False
 
     def ring_bytes(self, weight_bytes: float) -> float:
         """The bytes of the gradients of so many bytes of weights, as replicas sum them."""
@@ -98,7 +109,10 @@ class Layout:
     """R replicas of a pipeline, each of which takes N microbatches of `samples` per update.
 
     cuts: those of all stages.
-    chunks: the stages of a worker, a GPU.
+    chunks: the stages of a worker.
+    tensor: the GPUs of a worker, which share each of its layers.
+    sharded: each replica has an R-th of the optimizer's state, sums that part of the gradients, updates that part of
+        the weights, and gathers the others' (ZeRO's first stage; Rajbhandari et al., arXiv 1910.02054, section 5.1).
     """
 
     cuts: tuple[int, ...]
@@ -107,6 +121,8 @@ class Layout:
     samples: int
     recompute: bool
     chunks: int = 1
+    tensor: int = 1
+    sharded: bool = False
 
     @property
     def stages(self) -> int:
@@ -115,8 +131,13 @@ class Layout:
 
     @property
     def workers(self) -> int:
-        """The number of GPUs of one pipeline."""
+        """The number of workers of one pipeline."""
         return self.stages // self.chunks
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs of one pipeline."""
+        return self.workers * self.tensor
 
 
 @dataclass(frozen=True)
@@ -159,27 +180,39 @@ class Fleet:
 
     def layouts(self) -> Iterator[Layout]:
         """All layouts: every equal division of the GPUs into pipelines, and of a replica's share into microbatches,
-        without and with recomputation, which a method that computes gradients of weights apart cannot have.
+        without and with recomputation, which a method that computes gradients of weights apart cannot have; with the
+        optimizer's state on every replica and, if allowed, divided.
 
         A method has two or more workers. Interleaving has every number of stages per worker that is in `CHUNKS`, and
         takes the microbatches in groups of as many as workers.
         """
-        profile = self.work.profile(1)
-        for workers in self.depths():
-            share, rest = divmod(self.work.batch, replicas := self.gpus // workers)
+        for tensor, workers in self.pipelines():
+            profile = self.work.profile(1, tensor)
+            share, rest = divmod(self.work.batch, replicas := self.gpus // (workers * tensor))
             groups, left = divmod(share, 1 if self.chunks == (1,) else workers)
             for chunks in self.chunks:
                 if rest or left or chunks * workers > len(profile.layers):
                     continue
-                for samples in divisors(groups):
-                    for recompute in (False,) if self.lead else (False, True):
-                        cuts = cuts_of(profile, workers, chunks)
-                        yield Layout(cuts, replicas, share // samples, samples, recompute, chunks)
+                cuts = cuts_of(profile, workers, chunks)
+                again = (False,) if self.lead else (False, True)
+                state = (False, True) if self.work.sharded and replicas > 1 else (False,)
+                for samples, recompute, sharded in product(divisors(groups), again, state):
+                    yield Layout(cuts, replicas, share // samples, samples, recompute, chunks, tensor, sharded)
 
-    def depths(self) -> list[int]:
-        """The numbers of workers that divide the GPUs equally, with at least one layer per stage."""
-        most = len(self.work.profile(1).layers) // min(self.chunks)
-        return [n for n in divisors(self.gpus) if n <= most and (n == 1) == (self.method is None)]
+    def pipelines(self) -> Iterator[tuple[int, int]]:
+        """(GPUs of a worker, workers) that divide the GPUs equally, with at least one layer per stage.
+
+        A worker's GPUs are in one server, whose GPUs they divide equally.
+        """
+        most = len(self.work.profile(1, 1).layers) // min(self.chunks)
+        for tensor in self.work.tensor:
+            if self.gpus % tensor or self.machine.server % tensor:
+                continue
+            yield from ((tensor, n) for n in divisors(self.gpus // tensor) if self.holds(n) and n <= most)
+
+    def holds(self, workers: int) -> bool:
+        """Whether pipelines of so many workers suit the method: one is data parallelism."""
+        return (workers == 1) == (self.method is None)
 
     def best(self) -> Found | None:
         """The best layout; None: none fits into memory.
@@ -210,14 +243,15 @@ class Fleet:
 
     def seconds(self, layout: Layout, costs: Sequence[StageCost]) -> float:
         """The seconds per minibatch by the formulas."""
-        message = self.machine.links(layout.workers).seconds(max((c.output_bytes for c in costs[:-1]), default=0.0))
+        links = self.machine.links(layout.workers, layout.tensor)
+        message = links.seconds(max((c.output_bytes for c in costs[:-1]), default=0.0))
         return formulas.seconds(
             self.method_of(layout), costs, layout.microbatches, message if layout.workers > 1 else 0.0
         )
 
     def timed(self, layout: Layout, costs: Sequence[StageCost]) -> float:
         """The seconds per minibatch by the timed executor."""
-        method, links = self.method_of(layout), self.machine.links(layout.workers)
+        method, links = self.method_of(layout), self.machine.links(layout.workers, layout.tensor)
         if method is None:
             (cost,) = costs
             return layout.microbatches * (cost.forward + cost.backward) + cost.update
@@ -226,23 +260,24 @@ class Fleet:
 
     def costs(self, layout: Layout) -> tuple[StageCost, ...]:
         """The stages' costs. An update takes the optimizer's step, and the sum of gradients as far as it outlasts the
-        passes in which these become ready (`last_passes`).
+        passes in which these become ready (`last_passes`); where the state is divided, also the gathering of all
+        weights that passes read.
         """
-        return _costs(self.machine, self.work, layout, self.numbers.moved, self.lead)
+        return _costs(self.machine, self.work, layout, self.numbers.moved, self.lead, formulas.gathered(self.method))
 
     def memory(self, layout: Layout) -> float | None:
         """The bytes of the fullest GPU; None: the method does not suit the layout."""
         method, most, n, workers = self.method_of(layout), 0.0, layout.microbatches, layout.workers
-        plain = self.work.profile(layout.samples).cut(layout.cuts)
+        held = self.numbers.gradient + self.numbers.state / (layout.replicas if layout.sharded else 1)
+        plain = self.work.profile(layout.samples, layout.tensor).cut(layout.cuts)
         for worker in range(workers):
             mine = plain[worker::workers]
             weights = 0.0
             for stage, cost in zip(range(worker + 1, layout.stages + 1, workers), mine, strict=True):
-                held = formulas.copies(method, stage, layout.stages, n) if method else 1
-                if held is None:
+                copies = formulas.copies(method, stage, layout.stages, n) if method else 1
+                if copies is None:
                     return None
-                parameters = cost.weight_bytes / self.work.element
-                weights += held * cost.weight_bytes + parameters * (self.numbers.held + self.numbers.remembered)
+                weights += copies * cost.weight_bytes + cost.weight_bytes / self.work.element * held
             inside = [cost.kept_bytes - cost.entering_bytes for cost in mine]
             for waiting in formulas.kept(method, worker, layout.stages, n):
                 again = (
@@ -253,17 +288,23 @@ class Fleet:
         return most
 
     def leaving(self, layout: Layout, costs: Sequence[StageCost]) -> float:
-        """The bytes that leave the busiest server for one update or, if there is only one server, its busiest GPU."""
-        size = 1 if self.gpus <= self.machine.server else self.machine.server
-        share = 2 * (layout.replicas - 1) / layout.replicas
+        """The bytes that leave the busiest server for one update or, if there is only one server, its busiest GPU.
+
+        What the GPUs of a worker send each other is not counted, as it stays inside a server.
+        """
+        alone, tensor = self.gpus <= self.machine.server, layout.tensor
+        share = (layout.replicas - 1) / layout.replicas
+        gathers = formulas.gathered(self.method) if layout.sharded else 0
+        size, senders = (1, 1) if alone else (self.machine.server // tensor, tensor)  # workers, GPUs that send of each
         servers = [number % layout.workers // size for number in range(layout.stages)]  # of each stage
         bytes_of = [0.0] * (max(servers) + 1)
         for here, cost in zip(servers, costs, strict=True):
-            bytes_of[here] += share * self.work.ring_bytes(cost.weight_bytes)
+            summed, weights = self.work.ring_bytes(cost.weight_bytes), cost.weight_bytes
+            bytes_of[here] += senders * share * (summed + (gathers * weights if layout.sharded else summed))
         for (here, there), cost in zip(pairwise(servers), costs, strict=False):
             if here != there:  # the output, and the gradient that comes back
-                bytes_of[here] += layout.microbatches * cost.output_bytes
-                bytes_of[there] += layout.microbatches * cost.output_bytes
+                bytes_of[here] += senders * layout.microbatches * cost.output_bytes
+                bytes_of[there] += senders * layout.microbatches * cost.output_bytes
         return max(bytes_of)
 
 
@@ -289,13 +330,22 @@ def last_passes(layers: Sequence[LayerTime], layout: Layout, stage: int, lead: i
 
 
 @lru_cache(maxsize=4096)
-def _costs(machine: Machine, work: Work, layout: Layout, moved: float, lead: int) -> tuple[StageCost, ...]:
-    gpus, workers = layout.replicas * layout.workers, layout.workers
-    profile, rate = work.profile(layout.samples), machine.rings(workers, gpus)
+def _costs(
+    machine: Machine, work: Work, layout: Layout, moved: float, lead: int, gathers: int
+) -> tuple[StageCost, ...]:
+    workers, replicas = layout.workers, layout.replicas
+    profile = work.profile(layout.samples, layout.tensor)
+    rate = machine.rings(layout.gpus, replicas * layout.gpus)
     bounds = list(pairwise([0, *layout.cuts, len(profile.layers)]))
     costs = profile.cut(layout.cuts, recompute=layout.recompute)
     outlasting = [0.0] * workers
-    for worker in range(workers) if layout.replicas > 1 else ():
+    sums, latency = 1 if layout.sharded else 2, ceil(log2(replicas)) * machine.latency
+
+    def exchange(size: float) -> float:
+        """Seconds for gathering so many bytes, or for adding them up and scattering the sums; a ring does both."""
+        return ring_seconds(size, replicas, rate) / 2
+
+    for worker in range(workers) if replicas > 1 else ():
         passes: list[float] = []
         sizes: list[float] = []
         for stage in range(worker + 1, layout.stages + 1, workers):
@@ -305,11 +355,13 @@ def _costs(machine: Machine, work: Work, layout: Layout, moved: float, lead: int
             more = (workers - 1) * costs[stage - 1].backward if stage + workers <= layout.stages else 0.0
             passes += [*own, before + more]
             sizes += [work.ring_bytes(layer.weight_bytes) for layer in layers] + [0]
-        ready = wait_free(passes, sizes, lambda size: ring_seconds(size, layout.replicas, rate))
-        outlasting[worker] = max(0.0, ready - sum(passes)) + 2 * ceil(log2(layout.replicas)) * machine.latency
+        ready = wait_free(passes, sizes, lambda size: sums * exchange(size))
+        outlasting[worker] = max(0.0, ready - sum(passes)) + sums * latency
     made = []
     for number, cost in enumerate(costs):
         step = moved * cost.weight_bytes / work.element / machine.sheet.bandwidth
+        if layout.sharded:
+            step = step / replicas + gathers * (exchange(cost.weight_bytes) + latency)
         rest = outlasting[number] if number < workers else 0.0  # a worker's first chunk is the last to be ready
         made.append(replace(cost, update=step + rest))
     return tuple(made)
