@@ -19,6 +19,8 @@ from pipelag.methods import Method
 from pipelag.partitioner import formulas
 from pipelag.partitioner.chunks import CHUNKS, cuts_of
 from pipelag.partitioner.cluster import wait_free
+from pipelag.partitioner.in_v import in_v
+from pipelag.partitioner.in_v import tail as tail_of
 from pipelag.timing.breakdown import steady_seconds
 from pipelag.timing.costs import StageCost, Topology, ring_seconds
 from pipelag.timing.layers import LayerTime, Profile
@@ -171,8 +173,10 @@ class Fleet:
 
     def __init__(self, machine: Machine, work: Work, method: Method | None, numbers: Numbers, gpus: int) -> None:
         self.machine, self.work, self.method, self.numbers, self.gpus = machine, work, method, numbers, gpus
-        self.chunks = CHUNKS if formulas.chunks_of(method) > 1 else (1,)  # the stages that a worker may have
-        self.lead = formulas.lead_of(method)
+        self.interleaved = formulas.chunks_of(method) > 1
+        self.build = method.build if method is not None and in_v(method) else None
+        self.chunks = CHUNKS if self.interleaved else (2,) if self.build else (1,)  # the stages that a worker may have
+        self.splits = formulas.splits(method)
 
     def method_of(self, layout: Layout) -> Method | None:
         """The method with as many stages per worker as in this layout."""
@@ -189,12 +193,12 @@ class Fleet:
         for tensor, workers in self.pipelines():
             profile = self.work.profile(1, tensor)
             share, rest = divmod(self.work.batch, replicas := self.gpus // (workers * tensor))
-            groups, left = divmod(share, 1 if self.chunks == (1,) else workers)
+            groups, left = divmod(share, workers if self.interleaved else 1)
             for chunks in self.chunks:
                 if rest or left or chunks * workers > len(profile.layers):
                     continue
-                cuts = cuts_of(profile, workers, chunks)
-                again = (False,) if self.lead else (False, True)
+                cuts = cuts_of(profile, workers, chunks, self.build)
+                again = (False,) if self.splits else (False, True)
                 state = (False, True) if self.work.sharded and replicas > 1 else (False,)
                 for samples, recompute, sharded in product(divisors(groups), again, state):
                     yield Layout(cuts, replicas, share // samples, samples, recompute, chunks, tensor, sharded)
@@ -263,7 +267,7 @@ class Fleet:
         passes in which these become ready (`last_passes`); where the state is divided, also the gathering of all
         weights that passes read.
         """
-        return _costs(self.machine, self.work, layout, self.numbers.moved, self.lead, formulas.gathered(self.method))
+        return _costs(self.machine, self.work, layout, self.numbers.moved, self.method_of(layout))
 
     def memory(self, layout: Layout) -> float | None:
         """The bytes of the fullest GPU; None: the method does not suit the layout."""
@@ -271,9 +275,10 @@ class Fleet:
         held = self.numbers.gradient + self.numbers.state / (layout.replicas if layout.sharded else 1)
         plain = self.work.profile(layout.samples, layout.tensor).cut(layout.cuts)
         for worker in range(workers):
-            mine = plain[worker::workers]
+            stages = formulas.stages_of(method, worker, workers, layout.stages)
+            mine = [plain[stage - 1] for stage in stages]
             weights = 0.0
-            for stage, cost in zip(range(worker + 1, layout.stages + 1, workers), mine, strict=True):
+            for stage, cost in zip(stages, mine, strict=True):
                 copies = formulas.copies(method, stage, layout.stages, n) if method else 1
                 if copies is None:
                     return None
@@ -296,7 +301,12 @@ class Fleet:
         share = (layout.replicas - 1) / layout.replicas
         gathers = formulas.gathered(self.method) if layout.sharded else 0
         size, senders = (1, 1) if alone else (self.machine.server // tensor, tensor)  # workers, GPUs that send of each
-        servers = [number % layout.workers // size for number in range(layout.stages)]  # of each stage
+        server_of = {
+            stage: worker // size
+            for worker in range(layout.workers)
+            for stage in formulas.stages_of(self.method, worker, layout.workers, layout.stages)
+        }
+        servers = [server_of[stage] for stage in range(1, layout.stages + 1)]
         bytes_of = [0.0] * (max(servers) + 1)
         for here, cost in zip(servers, costs, strict=True):
             summed, weights = self.work.ring_bytes(cost.weight_bytes), cost.weight_bytes
@@ -314,25 +324,39 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // n for n in small)})
 
 
-def last_passes(layers: Sequence[LayerTime], layout: Layout, stage: int, lead: int) -> tuple[Sequence[float], float]:
+def last_passes(
+    layers: Sequence[LayerTime], layout: Layout, stage: int, method: Method | None
+) -> tuple[Sequence[float], float]:
     """The passes in which a stage's gradients become ready: (seconds of each layer, first layer first; those before).
 
     They are the backward of the last microbatch. Where the gradients of weights are computed apart, they are the W's
-    that are left after it, of the last lead (i-1) + 1 microbatches on stage i. Nothing waits for these, so that they
-    can go through the layers one by one, each for all these microbatches. On the first stage each W follows its B at
-    once, so that it is the whole backward there.
+    that are left after it: of the last lead (i-1) + 1 microbatches on stage i, or as many as ZB-V's schedule has.
+    Nothing waits for these, so that they can go through the layers one by one, each for all these microbatches. On the
+    first stage each W follows its B at once, so that it is the whole backward there.
+
+    In a V, the gradients of a worker's stage on the way up are ready before, and are summed while it works on the way
+    down. Interleaved, those of a later chunk are summed while the group's last microbatches go through an earlier one.
     """
-    if lead and stage > 1:
+    weights = [(layer.weight_ms or 0.0) / 1e3 for layer in layers]
+    backwards = [(layer.backward_ms + layer.forward_ms * layout.recompute) / 1e3 for layer in layers]
+    before, left = 0.0, 0
+    if lead := formulas.lead_of(method):
         left = formulas.left_for_the_end(lead, stage, layout.microbatches)
-        return [left * (layer.weight_ms or 0.0) / 1e3 for layer in layers], 0.0
+    elif in_v(method):
+        tail = tail_of(layout.workers, min(stage - 1, layout.stages - stage), layout.microbatches)
+        left = tail.down if stage <= layout.workers else tail.up
+        if stage <= layout.workers:
+            before = (tail.backwards - (stage == 1)) * (sum(backwards) - sum(weights)) + tail.weights * sum(weights)
+    elif stage + layout.workers <= layout.stages:
+        before = (layout.workers - 1) * sum(backwards)
+    if stage > 1 and formulas.splits(method):
+        return [left * each for each in weights], before
     again = sum(layer.forward_ms for layer in layers) / 1e3 * layout.recompute
-    return [layer.backward_ms / 1e3 for layer in layers], again
+    return [layer.backward_ms / 1e3 for layer in layers], before + again
 
 
 @lru_cache(maxsize=4096)
-def _costs(
-    machine: Machine, work: Work, layout: Layout, moved: float, lead: int, gathers: int
-) -> tuple[StageCost, ...]:
+def _costs(machine: Machine, work: Work, layout: Layout, moved: float, method: Method | None) -> tuple[StageCost, ...]:
     workers, replicas = layout.workers, layout.replicas
     profile = work.profile(layout.samples, layout.tensor)
     rate = machine.rings(layout.gpus, replicas * layout.gpus)
@@ -348,15 +372,14 @@ def _costs(
     for worker in range(workers) if replicas > 1 else ():
         passes: list[float] = []
         sizes: list[float] = []
-        for stage in range(worker + 1, layout.stages + 1, workers):
+        for stage in formulas.stages_of(method, worker, workers, layout.stages):
             layers = profile.layers[slice(*bounds[stage - 1])]
-            own, before = last_passes(layers, layout, stage, lead)
-            # Gradients of a later chunk are summed while the group's last microbatches go through an earlier one.
-            more = (workers - 1) * costs[stage - 1].backward if stage + workers <= layout.stages else 0.0
-            passes += [*own, before + more]
+            own, before = last_passes(layers, layout, stage, method)
+            passes += [*own, before]
             sizes += [work.ring_bytes(layer.weight_bytes) for layer in layers] + [0]
         ready = wait_free(passes, sizes, lambda size: sums * exchange(size))
         outlasting[worker] = max(0.0, ready - sum(passes)) + sums * latency
+    gathers = formulas.gathered(method)
     made = []
     for number, cost in enumerate(costs):
         step = moved * cost.weight_bytes / work.element / machine.sheet.bandwidth

@@ -27,6 +27,7 @@ METHODS = {
     "interleaved 1F1B": "1f1b_interleaved",
     "ZB-H1": "zb_h1",
     "ZB-H2": "zb_h2",
+    "ZB-V": "zb_v",
     "PipeDream": "pipedream",
     "PipeDream-2BW": "pipedream_2bw",
     "PipeMare T2": "pipemare_t2",
@@ -111,7 +112,7 @@ def why_none(fleet: Fleet) -> str:
     held = [memory for memory in tried if memory is not None]
     if not held:
         return "two versions do not suffice, for a minibatch has fewer microbatches than the pipeline stages"
-    fit = "does not fit without recomputation" if fleet.lead else "does not fit"
+    fit = "does not fit without recomputation" if fleet.splits else "does not fit"
     return f"{fit}: {min(held) / 2**30:.0f} GiB of a GPU's {fleet.machine.sheet.memory / 2**30:.0f}"
 
 
@@ -124,7 +125,7 @@ def why_no_layout(fleet: Fleet) -> str:
         return f"{gpus} cannot be divided into pipelines of 2 to {most} stages, a layer each at least"
     if fleet.gpus // max(pipelines) > batch:
         return "a minibatch has too few samples for so many replicas"
-    if min(fleet.chunks) > 1 and any(batch % (fleet.gpus // gpus) == 0 for gpus in pipelines):
+    if fleet.interleaved and any(batch % (fleet.gpus // gpus) == 0 for gpus in pipelines):
         return "a replica has too few samples to give each GPU of its pipeline a microbatch, as interleaving needs"
     return f"a minibatch of {batch} samples cannot be divided equally over the replicas of any pipeline"
 
