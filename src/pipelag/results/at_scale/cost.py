@@ -20,16 +20,16 @@ GIB, GB = 2**30, 1e9
 SHARE = "throughput, % of ideal"
 TIMED, ON_PAPER = "timed", "on_paper"  # the two estimates of an update's seconds
 LAYOUT = (
-    "Layout: GPUs of a pipeline x replicas. A GPU has one stage, unless more stages are named (interleaved 1F1B), or "
-    "tensor parallelism is: with tensor 2, every two GPUs of a pipeline share their stages. Sharded: the replicas "
-    "share the optimizer's state (ZeRO's first stage)."
+    "Layout: GPUs of a pipeline x replicas. A GPU has one stage, unless more stages are named (interleaved 1F1B, "
+    "ZB-V), or tensor parallelism is: with tensor 2, every two GPUs of a pipeline share their stages. Sharded: the "
+    "replicas share the optimizer's state (ZeRO's first stage)."
 )
 IDEAL = "% of ideal: of what the GPUs could compute if none ever waited, sent, updated or recomputed anything."
 STYLES = {  # with different dashes, since many of these lines coincide; there are not colours enough for all methods
     "data parallelism": (colours.BASELINE, 0),
     "1F1B with flush": (colours.STALE_WEIGHTS, 4),  # free here, as stale weights are not drawn
     "interleaved 1F1B": (colours.UNMENDED, 1),  # free here, as no method lacks a remedy
-    "ZB-H2": (colours.TWO_BW, 0),  # free here; 2BW is drawn in the figure of staleness alone
+    "ZB-V": (colours.TWO_BW, 0),  # free here; 2BW is drawn in the figure of staleness alone
     "PipeDream": (colours.PIPEDREAM, 0),
     "PipeMare T2": (colours.PIPEMARE, 2),
     "PipeOptim": (colours.PIPEOPTIM, 5),
