@@ -9,7 +9,8 @@ import pytest
 from pipelag.methods import get
 from pipelag.partitioner.formulas import stages_of
 from pipelag.partitioner.in_v import Tail, kept, tail
-from pipelag.partitioner.large import Fleet, Layout, Machine, Numbers, Work
+from pipelag.partitioner.large import Fleet
+from pipelag.partitioner.layouts import Layout, Machine, Numbers, Work
 from pipelag.schedules.zero_bubble import zb_v
 from pipelag.timing.costs import uniform
 from pipelag.timing.layers import LayerTime, Profile
@@ -18,7 +19,7 @@ from pipelag.timing.sheets import Device
 
 METHOD = get("zb_v")
 MACHINE = Machine(Device(1e12, 1e12, 1e9), server=8, inside=1e9, between=1e8, ports=2, latency=0.0)
-NUMBERS = Numbers(gradient=4, state=12, moved=0)
+NUMBERS = Numbers(gradient=4, state=12, moved=(0, 0, 0))
 SHAPES = [(2, 1), (2, 2), (2, 3), (2, 9), (4, 1), (4, 3), (4, 5), (4, 7), (4, 8), (4, 24), (8, 3), (8, 11), (8, 16)]
 
 
@@ -100,6 +101,37 @@ def test_sums_of_the_stage_up_overlap_with_the_way_down() -> None:
     one = fleet(layers(4, weight_bytes=10**6), 4, batch=6)
     costs = one.costs(Layout((1, 2, 3), 2, 3, 1, recompute=False, chunks=2))
     assert [1e3 * cost.update for cost in costs] == pytest.approx([1.0, 1.0, 0.0, 0.0])
+
+
+def test_longer_sums_of_the_stage_up_hold_up_those_of_the_stage_down() -> None:
+    """As above, with sums of 5 ms. Worker 0: stage 4's ends after 5 ms, stage 1 is ready after 4 and summed after 10.
+    Worker 1: stage 3's sum ends 5.75 ms after the last backward, stage 2 is ready after 2.25 and summed after 10.75.
+    """
+    one = fleet(layers(4, weight_bytes=5 * 10**6), 4, batch=6)
+    costs = one.costs(Layout((1, 2, 3), 2, 3, 1, recompute=False, chunks=2))
+    assert [1e3 * cost.update for cost in costs] == pytest.approx([10 - 4.0, 10.75 - 2.25, 0.0, 0.0])
+
+
+def test_weights_for_the_way_up_come_while_a_microbatch_goes_on() -> None:
+    """Two workers, forwards of 1 ms, half a sum of 2.5 ms for gathering a layer's weights, as for scattering gradients.
+
+    Worker 0 waits 2.5 ms for stage 1's; stage 4's come after 5 ms, and the forwards of stages 1 to 3 end at 5.5. Worker
+    1 waits 2.5 ms, and for stage 3's weights until 5 ms, of which a forward takes 1. Gradients of worker 0: stage 4's
+    are scattered after 2.5 ms, stage 1's ready after 4, and scattered after 6.5. Of worker 1: stage 3's are ready after
+    0.75 ms and scattered after 3.25; stage 2's are ready after 2.25 and scattered after 5.75.
+    """
+    one = fleet(layers(4, weight_bytes=5 * 10**6), 4, batch=6)
+    costs = one.costs(Layout((1, 2, 3), 2, 3, 1, recompute=False, chunks=2, sharded=True))
+    scattered = (6.5 - 4.0, 5.75 - 2.25)
+    assert [1e3 * cost.update for cost in costs[:2]] == pytest.approx([2.5 + scattered[0], 4.0 + scattered[1]])
+
+
+def test_a_slow_link_carries_a_microbatch_twice_in_each_direction() -> None:
+    """Down and up, and so the gradients: with messages of 9 s each, the eight microbatches follow 18 s apart."""
+    costs = uniform(4, 1.0, 2.0, output_bytes=9.0)
+    one = fleet(layers(4), 2, machine=replace(MACHINE, inside=1.0))
+    layout = Layout((1, 2, 3), 1, 8, 1, recompute=False, chunks=2)
+    assert one.seconds(layout, costs) == pytest.approx(one.timed(layout, costs), rel=0.15)
 
 
 def test_the_last_stage_is_beside_the_first() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelag.partitioner.large import Layout
+from pipelag.partitioner.layouts import Layout
 from pipelag.timing.costs import uniform
 from tests.partitioner.test_large import FREE, WORK, fleet
 

@@ -10,7 +10,7 @@ import torch
 from pipelag import models
 from pipelag.errors import PipelagError
 from pipelag.models.gpt import GPT
-from pipelag.partitioner.large import Machine
+from pipelag.partitioner.layouts import Machine
 from pipelag.theory.at_scale import gpt_profiles, network_profiles, numbers_of, study
 from pipelag.timing.loss import with_loss
 from pipelag.timing.roofline import roofline
@@ -53,10 +53,21 @@ def test_a_parameter_takes_18_bytes_and_the_activations_come_on_top(rows: list[d
 
 def test_adam_moves_seven_numbers_of_a_parameter() -> None:
     """Weight, gradient and both moments are read, and all but the gradient written; T2 follows one number more."""
-    assert numbers_of(None, True).moved == numbers_of("gpipe", False).moved == 7 * 4
+    for name in (None, "gpipe", "pipedream", "pipedream_2bw"):  # versions change by moving pointers
+        assert numbers_of(name, True).moved == (7 * 4,) * 3
     assert numbers_of(None, True).gradient == 4
     assert (numbers_of(None, True).state, numbers_of(None, False).state) == (4 + 8, 8)
     assert (numbers_of("pipedream", True).state, numbers_of("pipemare_t2", True).state) == (12, 12 + 4)
+
+
+def test_a_prediction_reads_weights_and_moments_and_writes_weights_but_not_on_the_last_stage_of_pipeoptim() -> None:
+    """PipeOptim predicts by the update: weight and both moments are read, the prediction written. The last stage reads
+    no late weights. SpecTrain predicts by the velocity: one prediction on the first stage, another for the backward
+    on the others, from the same weight and velocity.
+    """
+    assert numbers_of("pipeoptim", True).moved == (4 * (7 + 4), 4 * (7 + 4), 4 * 7)
+    first, inner, last = numbers_of("spectrain", True).moved
+    assert first == 4 * (7 + 4) and inner == last == 4 * (7 + 6)
 
 
 def test_late_is_what_forwards_miss_and_the_gap_what_their_backwards_do_not(rows: list[dict[str, Any]]) -> None:

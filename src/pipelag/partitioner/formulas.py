@@ -78,17 +78,29 @@ def copies(method: Method, stage: int, stages: int, microbatches: int) -> int | 
         return 2 if late <= 1 else None
     if method.backward_reads == "stashed":
         return late + 1
-    reads = {method.forward_reads, method.backward_reads} - {"live"}
-    further = any(getattr(each, "horizon", "") == "round trip" for each in reads)  # predicts beyond its own update
-    return 2 if reads and (late or further) else 1
+    return 2 if any(computed(method, stage, stages, microbatches)) else 1
 
 
-def gathered(method: Method | None) -> int:
-    """How many weights the GPUs have to gather at an update, where each has computed a part of them: those that passes
-    read, live or computed from these. Stashed ones have been gathered before.
+def computed(method: Method, stage: int, stages: int, microbatches: int) -> list[bool]:
+    """Per kind of pass, forward and backward, whether it reads weights that are computed from the live ones.
+
+    On the last stage nothing is late, and a prediction of the live weights is these themselves, unless it goes further.
     """
-    reads = ("live",) if method is None else (method.forward_reads, method.backward_reads)
-    return ("live" in reads) + sum(each not in ("live", "stashed") for each in reads)
+    late = updates_late(method, stage, stages, microbatches)
+    reads = (method.forward_reads, method.backward_reads)
+    further = any(getattr(each, "horizon", "") == "round trip" for each in reads)  # predicts beyond its own update
+    return [each not in ("live", "stashed") and (late > 0 or further) for each in reads]
+
+
+def gathered(method: Method | None, stage: int, stages: int, microbatches: int) -> list[bool]:
+    """Whether the GPUs have to gather the weights that forwards, and those that backwards, read of an update.
+
+    So it is where each of them has computed a part of these: unless the backwards' are stashed, or are the forwards'.
+    """
+    if method is None:
+        return [True, False]
+    forward, backward = computed(method, stage, stages, microbatches)
+    return [True, method.backward_reads != "stashed" and (forward or backward)]
 
 
 def between_passes(method: Method, stage: int, stages: int, microbatches: int) -> int:
@@ -164,8 +176,8 @@ def seconds(method: Method | None, costs: Sequence[StageCost], microbatches: int
     pace = max(message, *one)
     if method.build is not library.gpipe:
         pace = max(pace, _round_trip(method, one, message))
-    if not flushes(method):
-        return n * pace + update
+    if not flushes(method):  # a stage updates while others compute
+        return max(n * pace, *(n * each + cost.update for each, cost in zip(one, costs, strict=True)))
     if method.build is library.gpipe:  # forwards and backwards each have their own pace
         pace = sum(max(message, *(getattr(cost, way) for cost in costs)) for way in ("forward", "backward"))
     return sum(one) + 2 * (len(costs) - 1) * message + (n - 1) * pace + update

@@ -9,137 +9,22 @@ schedule. The chosen layout is timed (`Fleet.timed`), and its delays are derived
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise, product
-from math import ceil, isqrt, log2
+from math import isqrt
 
 from pipelag.methods import Method
 from pipelag.partitioner import formulas
 from pipelag.partitioner.chunks import CHUNKS, cuts_of
-from pipelag.partitioner.cluster import wait_free
 from pipelag.partitioner.in_v import in_v
-from pipelag.partitioner.in_v import tail as tail_of
+from pipelag.partitioner.layouts import Layout, Machine, Numbers, Work, costs_of
 from pipelag.timing.breakdown import steady_seconds
-from pipelag.timing.costs import StageCost, Topology, ring_seconds
-from pipelag.timing.layers import LayerTime, Profile
-from pipelag.timing.sheets import Device
+from pipelag.timing.costs import StageCost, ring_seconds
+from pipelag.timing.layers import Profile
 
-TIMED = 4  # the number of layouts that are timed: the quickest by the formulas
-NEAR = 0.05  # how much longer than the quickest, relatively, a less stale layout may take
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Servers with GPUs of one kind. Bandwidths are in bytes per second in each direction.
-
-    sheet: the GPU's data sheet.
-    server: the number of GPUs of a server.
-    inside: bandwidth from GPU to GPU inside a server.
-    between: bandwidth of each of a server's ports to the other servers; ports: the number of these.
-    latency: seconds per message.
-    """
-
-    sheet: Device
-    server: int
-    inside: float
-    between: float
-    ports: int
-    latency: float
-
-    def rings(self, pipeline: int, gpus: int) -> float:
-        """The bandwidth of each ring of replicas in bytes per second; the rings of a server's GPUs share its ports.
-
-        Args:
-            pipeline: the GPUs of a pipeline; gpus: all.
-        """
-        if gpus <= self.server:
-            return self.inside
-        return min(self.inside, self.between * self.ports / min(pipeline, self.server))
-
-    def links(self, workers: int, tensor: int = 1) -> Topology:
-        """The links between neighbouring stages, which are taken to be equal, for each of the GPUs of a worker.
-
-        They are those between servers if a pipeline spans several servers, otherwise those inside a server. The GPUs of
-        a worker send at the same time, each its part.
-        """
-        out = self.between * min(1.0, self.ports / tensor)
-        return Topology(self.inside if workers * tensor <= self.server else out, self.latency)
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Bytes per parameter, in addition to the weight that passes read (which the profile counts) and its versions.
-
-    gradient: the gradient.
-    state: the optimizer's state, the float32 master weight, and what the method remembers besides.
-    moved: bytes that the optimizer's step and the method move at an update.
-    """
-
-    gradient: float
-    state: float
-    moved: float
-
-
-@dataclass(frozen=True)
-class Work:
-    """A network and the minibatch of an update.
-
-    profile: gives a GPU's profile of the network for a number of samples per pass and of GPUs that share its layers.
-    batch: the samples of the minibatch.
-    element: bytes of one number, in the weights that passes read and in what pipelines send.
-    summed: bytes of one number in the sums of gradients; None: as many.
-    tensor: the numbers of GPUs that may share every layer (tensor parallelism).
-    sharded: replicas may divide the optimizer's state, too (see `Layout`).
-    """
-
-    profile: Callable[[int, int], Profile]
-    batch: int
-    element: int
-    summed: int | None = None
-    tensor: tuple[int, ...] = (1,)
-    sharded: bool = False
-
-    def ring_bytes(self, weight_bytes: float) -> float:
-        """The bytes of the gradients of so many bytes of weights, as replicas sum them."""
-        return weight_bytes / self.element * (self.summed or self.element)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """R replicas of a pipeline, each of which takes N microbatches of `samples` per update.
-
-    cuts: those of all stages.
-    chunks: the stages of a worker.
-    tensor: the GPUs of a worker, which share each of its layers.
-    sharded: each replica has an R-th of the optimizer's state, sums that part of the gradients, updates that part of
-        the weights, and gathers the others' (ZeRO's first stage; Rajbhandari et al., arXiv 1910.02054, section 5.1).
-    """
-
-    cuts: tuple[int, ...]
-    replicas: int
-    microbatches: int
-    samples: int
-    recompute: bool
-    chunks: int = 1
-    tensor: int = 1
-    sharded: bool = False
-
-    @property
-    def stages(self) -> int:
-        """The number of stages."""
-        return len(self.cuts) + 1
-
-    @property
-    def workers(self) -> int:
-        """The number of workers of one pipeline."""
-        return self.stages // self.chunks
-
-    @property
-    def gpus(self) -> int:
-        """The number of GPUs of one pipeline."""
-        return self.workers * self.tensor
+TIMED = 12  # the number of layouts that are timed: the quickest by the formulas
+NEAR = 0.01  # how much longer than the quickest, relatively, a less stale layout may take
 
 
 @dataclass(frozen=True)
@@ -197,11 +82,28 @@ class Fleet:
             for chunks in self.chunks:
                 if rest or left or chunks * workers > len(profile.layers):
                     continue
-                cuts = cuts_of(profile, workers, chunks, self.build)
                 again = (False,) if self.splits else (False, True)
                 state = (False, True) if self.work.sharded and replicas > 1 else (False,)
-                for samples, recompute, sharded in product(divisors(groups), again, state):
+                for cuts, samples, recompute, sharded in product(
+                    self.cuts(workers, chunks, tensor), divisors(groups), again, state
+                ):
                     yield Layout(cuts, replicas, share // samples, samples, recompute, chunks, tensor, sharded)
+
+    def cuts(self, workers: int, chunks: int, tensor: int) -> list[tuple[int, ...]]:
+        """The cuts that make the slowest stage fast (`cuts_of`): by its passes, and by these and its update.
+
+        Layers such as embeddings have many weights and little to compute, so that these may differ.
+        """
+        profile, replicas = self.work.profile(1, tensor), self.gpus // (workers * tensor)
+        rate, moved = self.machine.rings(workers * tensor, self.gpus), self.numbers.moved[1]
+        layers = []
+        for layer in profile.layers:
+            summing = ring_seconds(self.work.ring_bytes(layer.weight_bytes), replicas, rate)
+            step = moved * layer.weight_bytes / self.work.element / self.machine.sheet.bandwidth
+            of_sample = 1e3 * (summing + step) * replicas / self.work.batch
+            layers.append(replace(layer, backward_ms=layer.backward_ms + of_sample))
+        kinds = (cuts_of(each, workers, chunks, self.build) for each in (profile, Profile(tuple(layers))))
+        return list(dict.fromkeys(kinds))
 
     def pipelines(self) -> Iterator[tuple[int, int]]:
         """(GPUs of a worker, workers) that divide the GPUs equally, with at least one layer per stage.
@@ -264,10 +166,10 @@ class Fleet:
 
     def costs(self, layout: Layout) -> tuple[StageCost, ...]:
         """The stages' costs. An update takes the optimizer's step, and the sum of gradients as far as it outlasts the
-        passes in which these become ready (`last_passes`); where the state is divided, also the gathering of all
-        weights that passes read.
+        passes in which these become ready (`last_passes`). Where the state is divided, it also takes what the next
+        passes wait for the gathering of the weights that they read (`waits`).
         """
-        return _costs(self.machine, self.work, layout, self.numbers.moved, self.method_of(layout))
+        return costs_of(self.machine, self.work, layout, self.numbers, self.method_of(layout))
 
     def memory(self, layout: Layout) -> float | None:
         """The bytes of the fullest GPU; None: the method does not suit the layout."""
@@ -299,7 +201,6 @@ class Fleet:
         """
         alone, tensor = self.gpus <= self.machine.server, layout.tensor
         share = (layout.replicas - 1) / layout.replicas
-        gathers = formulas.gathered(self.method) if layout.sharded else 0
         size, senders = (1, 1) if alone else (self.machine.server // tensor, tensor)  # workers, GPUs that send of each
         server_of = {
             stage: worker // size
@@ -308,9 +209,12 @@ class Fleet:
         }
         servers = [server_of[stage] for stage in range(1, layout.stages + 1)]
         bytes_of = [0.0] * (max(servers) + 1)
-        for here, cost in zip(servers, costs, strict=True):
-            summed, weights = self.work.ring_bytes(cost.weight_bytes), cost.weight_bytes
-            bytes_of[here] += senders * share * (summed + (gathers * weights if layout.sharded else summed))
+        for stage, (here, cost) in enumerate(zip(servers, costs, strict=True), start=1):
+            summed = again = self.work.ring_bytes(cost.weight_bytes)
+            if layout.sharded:
+                gathers = formulas.gathered(self.method, stage, layout.stages, layout.microbatches)
+                again = sum(gathers) * cost.weight_bytes
+            bytes_of[here] += senders * share * (summed + again)
         for (here, there), cost in zip(pairwise(servers), costs, strict=False):
             if here != there:  # the output, and the gradient that comes back
                 bytes_of[here] += senders * layout.microbatches * cost.output_bytes
@@ -322,69 +226,3 @@ def divisors(number: int) -> list[int]:
     """The divisors of a number in increasing order; 0 has none."""
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)})
-
-
-def last_passes(
-    layers: Sequence[LayerTime], layout: Layout, stage: int, method: Method | None
-) -> tuple[Sequence[float], float]:
-    """The passes in which a stage's gradients become ready: (seconds of each layer, first layer first; those before).
-
-    They are the backward of the last microbatch. Where the gradients of weights are computed apart, they are the W's
-    that are left after it: of the last lead (i-1) + 1 microbatches on stage i, or as many as ZB-V's schedule has.
-    Nothing waits for these, so that they can go through the layers one by one, each for all these microbatches. On the
-    first stage each W follows its B at once, so that it is the whole backward there.
-
-    In a V, the gradients of a worker's stage on the way up are ready before, and are summed while it works on the way
-    down. Interleaved, those of a later chunk are summed while the group's last microbatches go through an earlier one.
-    """
-    weights = [(layer.weight_ms or 0.0) / 1e3 for layer in layers]
-    backwards = [(layer.backward_ms + layer.forward_ms * layout.recompute) / 1e3 for layer in layers]
-    before, left = 0.0, 0
-    if lead := formulas.lead_of(method):
-        left = formulas.left_for_the_end(lead, stage, layout.microbatches)
-    elif in_v(method):
-        tail = tail_of(layout.workers, min(stage - 1, layout.stages - stage), layout.microbatches)
-        left = tail.down if stage <= layout.workers else tail.up
-        if stage <= layout.workers:
-            before = (tail.backwards - (stage == 1)) * (sum(backwards) - sum(weights)) + tail.weights * sum(weights)
-    elif stage + layout.workers <= layout.stages:
-        before = (layout.workers - 1) * sum(backwards)
-    if stage > 1 and formulas.splits(method):
-        return [left * each for each in weights], before
-    again = sum(layer.forward_ms for layer in layers) / 1e3 * layout.recompute
-    return [layer.backward_ms / 1e3 for layer in layers], before + again
-
-
-@lru_cache(maxsize=4096)
-def _costs(machine: Machine, work: Work, layout: Layout, moved: float, method: Method | None) -> tuple[StageCost, ...]:
-    workers, replicas = layout.workers, layout.replicas
-    profile = work.profile(layout.samples, layout.tensor)
-    rate = machine.rings(layout.gpus, replicas * layout.gpus)
-    bounds = list(pairwise([0, *layout.cuts, len(profile.layers)]))
-    costs = profile.cut(layout.cuts, recompute=layout.recompute)
-    outlasting = [0.0] * workers
-    sums, latency = 1 if layout.sharded else 2, ceil(log2(replicas)) * machine.latency
-
-    def exchange(size: float) -> float:
-        """Seconds for gathering so many bytes, or for adding them up and scattering the sums; a ring does both."""
-        return ring_seconds(size, replicas, rate) / 2
-
-    for worker in range(workers) if replicas > 1 else ():
-        passes: list[float] = []
-        sizes: list[float] = []
-        for stage in formulas.stages_of(method, worker, workers, layout.stages):
-            layers = profile.layers[slice(*bounds[stage - 1])]
-            own, before = last_passes(layers, layout, stage, method)
-            passes += [*own, before]
-            sizes += [work.ring_bytes(layer.weight_bytes) for layer in layers] + [0]
-        ready = wait_free(passes, sizes, lambda size: sums * exchange(size))
-        outlasting[worker] = max(0.0, ready - sum(passes)) + sums * latency
-    gathers = formulas.gathered(method)
-    made = []
-    for number, cost in enumerate(costs):
-        step = moved * cost.weight_bytes / work.element / machine.sheet.bandwidth
-        if layout.sharded:
-            step = step / replicas + gathers * (exchange(cost.weight_bytes) + latency)
-        rest = outlasting[number] if number < workers else 0.0  # a worker's first chunk is the last to be ready
-        made.append(replace(cost, update=step + rest))
-    return tuple(made)

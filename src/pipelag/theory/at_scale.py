@@ -14,7 +14,8 @@ from typing import Any
 from pipelag.errors import PipelagError
 from pipelag.methods import Method, get
 from pipelag.models.gpt import GPT
-from pipelag.partitioner.large import Fleet, Machine, Numbers, Work
+from pipelag.partitioner.large import Fleet
+from pipelag.partitioner.layouts import Machine, Numbers, Work
 from pipelag.partitioner.options import InputOptions
 from pipelag.timing.costs import ring_seconds
 from pipelag.timing.layers import LayerTime, Profile
@@ -35,7 +36,8 @@ METHODS = {
     "SpecTrain": "spectrain",
 }
 MOMENTS, GRADIENT, MASTER = 8, 4, 4  # bytes per parameter, all in float32: Adam's two moments, gradient, master
-REHEARSED = (1, 4, 4)  # (stage, stages, microbatches) for which a method's traffic per byte of weights is counted
+# (stage, stages, microbatches) for which a method's traffic per byte of weights is counted: first, inner and last stage
+REHEARSED = ((1, 4, 4), (2, 4, 4), (4, 4, 4))
 SMALL, LARGE = 1, 16  # samples of the two profiles from which times and bytes are interpolated and extrapolated
 
 
@@ -155,10 +157,12 @@ def numbers_of(name: str | None, mixed: bool) -> Numbers:
     from pipelag.timing.rehearsal import rehearse
 
     method: Method = get(name or "gpipe")
-    rehearsed = rehearse(method, partial(torch.optim.Adam, lr=1e-3), *REHEARSED)
-    state = MOMENTS + (MASTER if mixed else 0) + 4 * rehearsed.remembered
-    moved = rehearsed.moved["step"].fused + rehearsed.moved["U"].fused
-    return Numbers(GRADIENT, state, 4 * moved)
+    stages = [rehearse(method, partial(torch.optim.Adam, lr=1e-3), *place) for place in REHEARSED]
+    state = MOMENTS + (MASTER if mixed else 0) + 4 * stages[0].remembered
+    computes = not {method.forward_reads, method.backward_reads} <= {"live", "stashed"}  # versions change by pointers
+    moved = [one.moved["step"].fused + computes * one.moved["U"].fused for one in stages]
+    first, inner, last = (4 * each for each in moved)
+    return Numbers(GRADIENT, state, (first, inner, last))
 
 
 def gpt_profiles(options: Mapping[str, Any], machine: Machine) -> Callable[[int, int], Profile]:

@@ -324,7 +324,7 @@ class Segments(Typed):
 
 
 class Servers(Typed):
-    """The fields of `pipelag.partitioner.large.Machine` except the data sheet."""
+    """The fields of `pipelag.partitioner.layouts.Machine` except the data sheet."""
 
     server: int = Field(ge=1, le=1024)
     inside: float = Field(gt=0, le=1e18)
