@@ -24,7 +24,7 @@ LAYOUT = (
     "ZB-V), or tensor parallelism is: with tensor 2, every two GPUs of a pipeline share their stages. Sharded: the "
     "replicas share the optimizer's state (ZeRO's first stage)."
 )
-IDEAL = "% of ideal: of what the GPUs could compute if none ever waited, sent, updated or recomputed anything."
+IDEAL = "% of ideal: of what the GPUs could compute if none ever waited, sent, updated or ran a forward again."
 STYLES = {  # with different dashes, since many of these lines coincide; there are not colours enough for all methods
     "data parallelism": (colours.BASELINE, 0),
     "1F1B with flush": (colours.STALE_WEIGHTS, 4),  # free here, as stale weights are not drawn
