@@ -132,6 +132,24 @@ def profiles_of(name: str) -> Profiles:
     return Profiles(make, input_bytes=4 * 192, scaled=True)  # oneDNN's LSTM keeps more than in proportion
 
 
+def both_ways(job: Job) -> list[dict[str, int]]:
+    """What both workers of a bidirectional pipeline held, each with one stage of either direction."""
+    batches, phases = Shaped(BATCH, "transformer"), [Phase(get("bidirectional"), 4, (2,), {}, 8)]
+    loss = nn.functional.cross_entropy
+    training = RealTraining(job, net("transformer"), phases, OPTIMIZERS["SGDM"], loss, **PLAIN)
+    records = training.run(batches.inputs, batches.targets)[0]
+    return [records[rank].memory for rank in (0, 1)]
+
+
+@pytest.mark.real
+def test_so_do_workers_with_stages_of_both_directions() -> None:
+    sizes = profiles_of("transformer").sizes(BATCH // 8)
+    passes = [sizes.passes(first, last, BATCH // 8 * 4 * 192) for first, last in ((1, 2), (3, 4))]
+    states = states_under_way(get("bidirectional").schedule(2, 4, 8))
+    for record, own in zip(launch(both_ways, 2, "cpu", 1), states, strict=True):
+        assert sum(held_at_peak(own, passes, recompute=False).values()) == record["joint"]
+
+
 @pytest.mark.real
 def test_real_workers_hold_at_the_same_time_what_is_counted() -> None:
     """To the byte: inputs, activations and gradients of outputs, on both workers, when they hold most of all together.
