@@ -126,7 +126,7 @@ def test_a_profile_times_every_layer_and_leaves_the_model_as_it_was(tmp_path: Pa
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/methods.md", "docs/planning.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/methods.md", "docs/planning.md", "docs/scale.md"])
 def test_the_python_examples_in_the_docs_run(page: str, tmp_path: Path) -> None:
     """As scripts, each a fork of the warm process."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)

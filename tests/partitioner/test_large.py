@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 
 from pipelag.methods import get
-from pipelag.partitioner.formulas import chunks_of, kept, lead_of
+from pipelag.partitioner.formulas import kept, lead_of
 from pipelag.partitioner.large import Fleet, Layout, Machine, Numbers, Work
 from pipelag.theory.at_scale import METHODS, why_none
 from pipelag.timing.costs import uniform
@@ -16,14 +16,14 @@ from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device
 
 PIPELINES = [name for name in METHODS.values() if name]
-SINGLE = [name for name in PIPELINES if chunks_of(get(name)) == 1]  # one stage per worker
+SINGLE = [name for name in PIPELINES if name not in ("1f1b_interleaved", "zb_v")]  # one stage per worker
 SHAPES = [(2, 1), (2, 4), (4, 1), (4, 3), (4, 4), (5, 2), (8, 3), (8, 16)]
 MACHINE = Machine(Device(1e12, 1e12, 1e9), server=4, inside=1e9, between=1e8, ports=2, latency=1e-6)
-NUMBERS = Numbers(held=16, remembered=0, moved=28)
+NUMBERS = Numbers(gradient=4, state=12, moved=28)
 
 
 @lru_cache
-def even(samples: int) -> Profile:
+def even(samples: int, tensor: int = 1) -> Profile:
     """Eight equal layers."""
     one = LayerTime(1, "", 1.0 * samples, 2.0 * samples, 8, 1000 * samples, 4000, 0.75 * samples)
     return Profile(tuple(replace(one, layer=n) for n in range(1, 9)))
@@ -163,7 +163,7 @@ SUMMING = replace(MACHINE, inside=1e9, latency=0.0)  # two replicas sum a megaby
 def summed(name: str, size: int, layout: Layout) -> list[float]:
     """Milliseconds that updates take after the passes. Four layers of 1 and 2 ms, a quarter of one for W."""
     rows = [LayerTime(n, "", 1.0, 2.0, 0, 0, size, 0.25) for n in range(1, 5)]
-    work = Work(lambda samples: Profile(tuple(rows)), batch=2 * layout.microbatches, element=4)
+    work = Work(lambda samples, tensor: Profile(tuple(rows)), batch=2 * layout.microbatches, element=4)
     one = Fleet(SUMMING, work, get(name), replace(NUMBERS, moved=0), 4)
     return [1e3 * cost.update for cost in one.costs(layout)]
 
@@ -213,8 +213,8 @@ def test_a_later_stages_update_hides_behind_the_first_stages_passes_in_a_zero_bu
 @pytest.mark.parametrize(("recompute", "activations"), [(False, 4 * 2000 + 4 * 6000), (True, 4 * 2000 + 6000)])
 def test_memory_is_weights_state_inputs_and_what_passes_keep(recompute: bool, activations: int) -> None:
     """GPipe's four microbatches of two samples on four stages of a layer: with recomputation one pass keeps all."""
-    layers = lambda n: Profile(tuple(LayerTime(i, "", n, n, 1000 * n, 3000 * n, 4000) for i in range(1, 5)))  # noqa: E731
-    numbers = Numbers(held=16, remembered=4, moved=28)
+    layers = lambda n, _: Profile(tuple(LayerTime(i, "", n, n, 1000 * n, 3000 * n, 4000) for i in range(1, 5)))  # noqa: E731
+    numbers = Numbers(gradient=4, state=16, moved=28)
     one = Fleet(MACHINE, Work(layers, batch=8, element=4), get("gpipe"), numbers, 4)
     assert one.memory(Layout((1, 2, 3), 1, 4, 2, recompute)) == 4000 + 1000 * (16 + 4) + activations
 
@@ -233,7 +233,7 @@ def test_an_interleaved_worker_holds_all_its_stages(recompute: bool, inside: int
     keeps 4,000 bytes besides the 500 that came in.
     """
     rows = [LayerTime(n, "", 1.0, 2.0, 500, 4000 if n == 3 else 1000, 4000) for n in range(1, 5)]
-    one = Fleet(MACHINE, Work(lambda n: Profile(tuple(rows)), 8, 4), get("1f1b_interleaved"), NUMBERS, 2)
+    one = Fleet(MACHINE, Work(lambda n, _: Profile(tuple(rows)), 8, 4), get("1f1b_interleaved"), NUMBERS, 2)
     layout = Layout((1, 2, 3), 1, 8, 1, recompute, chunks=2)
     states = kept(get("1f1b_interleaved"), 0, 4, 8)
     assert states == [(3, 2), (4, 1)]
@@ -247,7 +247,7 @@ def test_a_pipeline_within_a_server_has_its_links() -> None:
 
 def test_links_and_rings_are_those_of_the_gpus_of_a_pipeline_however_many_its_stages() -> None:
     """Two GPUs with four stages: messages stay inside a server, whose ports two rings share."""
-    work = Work(lambda n: Profile(tuple(LayerTime(i, "", 0.0, 0.0, 10**6, 0, 10**6) for i in range(1, 5))), 16, 4)
+    work = Work(lambda n, _: Profile(tuple(LayerTime(i, "", 0.0, 0.0, 10**6, 0, 10**6) for i in range(1, 5))), 16, 4)
     machine = replace(MACHINE, server=3, inside=1e9, between=1e8, ports=2, latency=0.0)
     one = Fleet(machine, work, get("1f1b_interleaved"), replace(NUMBERS, moved=0), 16)
     layout = Layout((1, 2, 3), 8, 2, 1, recompute=False, chunks=2)
@@ -273,7 +273,7 @@ CUTS = (2, 4, 6)
 def sending(size: int, first: int = 4000) -> Work:
     """Outputs of so many bytes; the first layer has weights of its own size, the others 4,000 bytes."""
     rows = [LayerTime(n, "", 1.0, 2.0, size, 0, first if n == 1 else 4000) for n in range(1, 9)]
-    return Work(lambda samples: Profile(tuple(rows)), batch=4, element=4)
+    return Work(lambda samples, tensor: Profile(tuple(rows)), batch=4, element=4)
 
 
 @pytest.mark.parametrize(
@@ -369,10 +369,98 @@ def test_what_is_least_late_is_not_taken_where_it_is_much_slower() -> None:
     """Two stages are one update late, and their replicas sum 1 MB of the first layer for a millisecond more than the
     six that four stages take, which are two late.
     """
-    layers = lambda n: Profile(tuple(LayerTime(i, "", n, 2 * n, 0, 0, 10**6) for i in range(1, 5)))  # noqa: E731
+    layers = lambda n, _: Profile(tuple(LayerTime(i, "", n, 2 * n, 0, 0, 10**6) for i in range(1, 5)))  # noqa: E731
     one = Fleet(MACHINE, Work(layers, batch=2, element=4), get("pipedream"), NUMBERS, 4)
     found = one.best()
     assert found is not None and found.seconds == pytest.approx(6e-3, rel=0.02)
     assert (found.layout.stages, one.late(found.layout)) == (4, 2)
     (slower,) = (each for each in one.layouts() if each.stages == 2 and not each.recompute)
     assert one.late(slower) == 1 and one.timed(slower, one.costs(slower)) == pytest.approx(7e-3, rel=0.02)
+
+
+# Layers that GPUs share, and state that replicas share ----------------------------------------------------------------
+
+
+def halved(samples: int, tensor: int) -> Profile:
+    """`even`, a GPU's part of it."""
+    rows = (
+        replace(
+            layer,
+            forward_ms=layer.forward_ms / tensor,
+            backward_ms=layer.backward_ms / tensor,
+            output_bytes=layer.output_bytes // tensor,
+            kept_bytes=layer.kept_bytes // tensor,
+            weight_bytes=layer.weight_bytes // tensor,
+        )
+        for layer in even(samples).layers
+    )
+    return Profile(tuple(rows))
+
+
+SHARING = Work(halved, batch=32, element=4, tensor=(1, 2), sharded=True)
+
+
+def test_gpus_that_share_layers_and_replicas_that_share_state_fill_the_gpus_too() -> None:
+    laid = list(fleet("pipedream", work=SHARING).layouts())
+    assert {one.tensor for one in laid} == {1, 2}
+    for one in laid:
+        assert one.gpus == one.stages * one.tensor and one.gpus * one.replicas == 16
+        assert not one.sharded or one.replicas > 1
+    assert sum(one.sharded for one in laid) == sum(one.replicas > 1 for one in laid) / 2
+    alone = {(one.gpus, one.replicas) for one in fleet(None, work=SHARING).layouts()}
+    assert alone == {(1, 16), (2, 8)}
+    odd = fleet("pipedream", machine=replace(MACHINE, server=3), work=SHARING)
+    assert {one.tensor for one in odd.layouts()} == {1}  # two GPUs of three leave one over
+    assert {one.tensor for one in fleet(None, 1, work=SHARING).layouts()} == {1}
+
+
+def test_gpus_that_share_layers_send_their_parts_at_once() -> None:
+    """Four GPUs make two stages within a server; eight are on two servers, whose two ports four stages' GPUs share."""
+    assert MACHINE.links(2, tensor=2).bandwidth == 1e9
+    assert MACHINE.links(4, tensor=2).bandwidth == 1e8
+    assert MACHINE.links(2, tensor=4).bandwidth == 1e8 * 2 / 4
+    layout = Layout((2, 4, 6), 2, 4, 4, recompute=False, tensor=2)  # eight GPUs, two replicas
+    one = fleet("1f1b_flush", 16, work=SHARING)
+    # a server: 4 microbatches of 8 bytes, and half of 2 x 4000 bytes of each of four layers, in whatever parts
+    assert one.leaving(layout, one.costs(layout)) == 4 * 8 + 4 * 4000
+    near = replace(layout, replicas=4, cuts=(4,))
+    assert one.leaving(near, one.costs(near)) == 2 * 3 / 4 * 8 * 4000  # no message leaves a server
+
+
+def test_a_ring_takes_as_long_with_half_the_weights_and_twice_the_rings() -> None:
+    """Two stages of a GPU each, or one of two GPUs: either way, two rings share a server's ports."""
+    work = replace(SHARING, batch=8)
+    whole, parts = Layout((4,), 8, 1, 1, recompute=False), Layout((), 8, 1, 1, recompute=False, tensor=2)
+    left = fleet(None, 16, work=work).costs(parts)[0].update - 28 * 8 * 500 / 1e12
+    assert left == pytest.approx(2 * 7 / 8 * 2000 / 1e8 + 2 * 3 * 1e-6)  # of the first layer, the last to be ready
+    most = max(cost.update for cost in fleet("1f1b_flush", 16, work=work).costs(whole)) - 28 * 4 * 1000 / 1e12
+    assert most == pytest.approx(2 * 7 / 8 * 4000 / 1e8 + 2 * 3 * 1e-6)
+
+
+@pytest.mark.parametrize(("name", "gathers"), [("1f1b_flush", 1), ("pipedream", 1), ("pipeoptim", 2), ("spectrain", 2)])
+def test_shared_state_takes_less_memory_and_weights_are_gathered_after_the_step(name: str, gathers: int) -> None:
+    """Eight replicas have an eighth of 12 bytes a parameter, and move an eighth of 28 of each of the stage's 4,000.
+
+    All of the first layer's gradients, the last to be ready, are scattered in half a ring. After the step every GPU
+    gathers the weights of its four layers; of PipeOptim also the predicted ones, and of SpecTrain two predictions.
+    """
+    one, layout = fleet(name, 16), Layout((4,), 8, 1, 4, recompute=False)
+    plain, shared = one.memory(layout), one.memory(replace(layout, sharded=True))
+    assert plain is not None and shared is not None
+    assert plain - shared == 4000 * 12 * 7 / 8
+    half = lambda size: 7 / 8 * size / 1e8 + 3e-6  # noqa: E731
+    update = 28 * 4 * 1000 / 1e12 / 8 + half(4000) + gathers * half(4 * 4000)
+    for cost in one.costs(replace(layout, sharded=True)):
+        assert cost.update == pytest.approx(update, rel=1e-9)
+    sent = one.leaving(replace(layout, sharded=True), one.costs(layout)) - 2 * 7 / 8 * 8 * 4000
+    assert sent == pytest.approx((gathers - 1) * 7 / 8 * 8 * 4000)
+
+
+def test_state_is_shared_only_where_it_pays() -> None:
+    """With room for everything the gathering, which nothing overlaps, costs more than the step saves; without, not."""
+    roomy = fleet(None, 4, work=replace(SHARING, tensor=(1,), batch=4)).best()
+    assert roomy is not None and not roomy.layout.sharded
+    held = 8 * 4000 + 8000 * 16 + 8 * 1000  # weights, gradient and state, and what a sample's pass keeps
+    tight = replace(MACHINE, sheet=Device(1e12, 1e12, held - 1))
+    squeezed = fleet(None, 4, machine=tight, work=replace(SHARING, tensor=(1,), batch=4)).best()
+    assert squeezed is not None and squeezed.layout.sharded and squeezed.paper.memory == held - 8000 * 12 * 3 / 4

@@ -8,7 +8,7 @@ import pytest
 
 from pipelag.experiments import load_paper, load_scale
 from pipelag.report.tables import Table
-from pipelag.results.at_scale.cost import measures, verdict
+from pipelag.results.at_scale.cost import GAINS, measures, verdict
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
 from pipelag.results.loading import load_results
@@ -64,6 +64,8 @@ def test_what_is_drawn_of_a_row_is_of_the_timed_executor_and_in_the_units_of_its
     }
     assert measures(row | {"recompute": False}, 64)["parts"] == "16 of 4"
     assert measures(row | {"stages": 24}, 64)["layout"] == "8 x 2, 24 stages"
+    shared = row | {"tensor": 4, "sharded": True, "stages": 24}
+    assert measures(shared, 64)["layout"] == "32 x 2, 24 stages, tensor 4, sharded"
     assert measures({"why": "no layout fits"}, 64) == {}
 
 
@@ -97,3 +99,18 @@ def test_rates_that_differ_are_not_shown_alike() -> None:
     assert slow["% of ideal"] != fast["% of ideal"] and slow["samples/s"] != fast["samples/s"]
     assert any("ResNet-110 on 4,096 GPUs" in note for note in table.notes)
     assert not any("Microbatches" in note for note in drawn("table_1").notes)
+
+
+def test_what_asynchrony_gains_shrinks_as_synchronous_methods_may_do_more() -> None:
+    """From plain flushes to all schedules it cannot grow; the third line is of other runs, whose table has the same."""
+    paper = load_paper("at_scale")
+    load_results(paper)
+    frame = draw(Context.load(paper, "figure_6", load_scale("published", "cpu"))).data
+    assert frame is not None
+    gains = frame.pivot_table(index=["model", "gpus"], columns="compared with", values="gain")
+    plain, every, shared = (gains[name] for _, _, name in GAINS)
+    assert len(gains) == 12 and (plain >= every).all()
+    table = drawn("table_1")
+    for row in ({column.heading: row.get(column.key) for column in table.columns} for row in table.rows):
+        if str(row["model"]).startswith("GPT"):
+            assert shared[row["model"], row["GPUs"]] == row["times as fast: timed"]

@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from pipelag import models
+from pipelag.errors import PipelagError
 from pipelag.models.gpt import GPT
-from pipelag.theory.at_scale import network_profiles, numbers_of, study
+from pipelag.partitioner.large import Machine
+from pipelag.theory.at_scale import gpt_profiles, network_profiles, numbers_of, study
 from pipelag.timing.loss import with_loss
 from pipelag.timing.roofline import roofline
+from pipelag.timing.sheets import data_sheet
 
 BLOCKS, W, VOCABULARY, WORDS, BATCH, GPUS = 2, 64, 100, 16, 8, 4
 SIZES = {"blocks": BLOCKS, "width": W, "heads": 4, "vocabulary": VOCABULARY, "context": WORDS}
@@ -51,8 +54,9 @@ def test_a_parameter_takes_18_bytes_and_the_activations_come_on_top(rows: list[d
 def test_adam_moves_seven_numbers_of_a_parameter() -> None:
     """Weight, gradient and both moments are read, and all but the gradient written; T2 follows one number more."""
     assert numbers_of(None, True).moved == numbers_of("gpipe", False).moved == 7 * 4
-    assert (numbers_of(None, True).held, numbers_of(None, False).held) == (4 + 4 + 8, 4 + 8)
-    assert (numbers_of("pipedream", True).remembered, numbers_of("pipemare_t2", True).remembered) == (0, 4)
+    assert numbers_of(None, True).gradient == 4
+    assert (numbers_of(None, True).state, numbers_of(None, False).state) == (4 + 8, 8)
+    assert (numbers_of("pipedream", True).state, numbers_of("pipemare_t2", True).state) == (12, 12 + 4)
 
 
 def test_late_is_what_forwards_miss_and_the_gap_what_their_backwards_do_not(rows: list[dict[str, Any]]) -> None:
@@ -93,3 +97,42 @@ def test_what_has_no_layout_says_what_cannot_be_divided() -> None:
     unequal = "a minibatch of 8 samples cannot be divided equally over the replicas of any pipeline"
     assert why["data parallelism", 3] == unequal and why["PipeDream", 3] is None
     assert why["data parallelism", 16] == "a minibatch has too few samples for so many replicas"
+
+
+def test_gpus_that_share_a_layer_wait_for_each_others_activations() -> None:
+    """Of 4 GPUs each sends three quarters of all activations, in as many steps as halve four to one."""
+    machine = Machine(data_sheet("h100_bf16"), **OPTIONS["machine"])
+    alone, shared = (gpt_profiles(OPTIONS, machine)(2, gpus).layers for gpus in (1, 4))
+    each = 3 / 4 * (2 * WORDS * W * 2) / 450e9 + 2 * 5e-6
+    for one, part, times in zip(alone, shared, (1, 2, 2, 2, 2, 1), strict=True):
+        for name in ("forward_ms", "backward_ms"):
+            waiting = getattr(part, name) - getattr(one, name) / 4
+            assert waiting == pytest.approx(1e3 * times * each, rel=1e-3)  # the vocabulary does not divide evenly
+        assert part.weight_ms == pytest.approx((one.weight_ms or 0.0) / 4, rel=1e-2)
+
+
+def test_a_study_may_share_layers_and_state() -> None:
+    small = OPTIONS | {"tensor": [1, 2], "sharded": True, "gpus": [4]}
+    rows = {row["method"]: row for row in study(small, 0) if row["what"] == "method"}
+    assert all("tensor" in row and "sharded" in row for row in rows.values())
+    for row in rows.values():
+        assert row["workers"] * row["tensor"] * row["replicas"] == 4
+    alone = {row["method"]: row for row in study(OPTIONS, 0) if row["what"] == "method"}
+    assert all(rows[name]["timed"] <= 1.05 * alone[name]["timed"] for name in alone)  # it may choose as before
+    assert {row["ideal"] for row in rows.values()} == {row["ideal"] for row in alone.values()}
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"tensor": [3]}, "tensor has 3, which does not divide the 4 GPUs of a server equally"),
+        ({"tensor": [1, 4], "model": {"gpt": SIZES | {"heads": 2}}}, "4 GPUs cannot share 2 heads equally"),
+        (
+            {"tensor": [1, 2], "model": {"name": "lenet5", "inputs": [{"shape": [1, 28, 28]}]}},
+            r"tensor is \[1, 2\], but only a GPT's layers can be shared; leave tensor out",
+        ),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(changed: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PipelagError, match=sentence):
+        list(study(OPTIONS | changed, 0))

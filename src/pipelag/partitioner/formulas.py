@@ -4,7 +4,7 @@ They hold for thousands of layouts at once, for which schedules would be too man
 schedules themselves (tests/partitioner/test_large.py).
 
 Stages count from 1. A worker has one stage or, interleaved, several (chunks): stage s of P workers is on worker
-(s-1) mod P.
+(s-1) mod P. In a V it has two (`pipelag.partitioner.in_v`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pipelag.methods import Method
+from pipelag.partitioner import in_v
 from pipelag.schedules import library
 from pipelag.schedules.virtual import Interleaved
 from pipelag.schedules.zero_bubble import zb_h1, zb_h2
@@ -40,10 +41,22 @@ def with_chunks(method: AMethod, chunks: int) -> AMethod:
     return replace(method, build=replace(method.build, chunks=chunks))
 
 
+def splits(method: Method | None) -> bool:
+    """Whether gradients of weights are computed apart."""
+    return lead_of(method) > 0 or in_v.in_v(method)
+
+
+def stages_of(method: Method | None, worker: int, workers: int, stages: int) -> tuple[int, ...]:
+    """The stages of a worker, which counts from 0, in the order of the pipeline."""
+    if in_v.in_v(method):
+        return worker + 1, stages - worker
+    return tuple(range(worker + 1, stages + 1, workers))
+
+
 def flushes(method: Method) -> bool:
     """Whether a method's pipeline drains at every update."""
     plain = method.build in (library.gpipe, library.one_f_one_b_flush)
-    return plain or lead_of(method) > 0 or (isinstance(method.build, Interleaved) and method.build.flush)
+    return plain or splits(method) or (isinstance(method.build, Interleaved) and method.build.flush)
 
 
 def updates_late(method: Method, stage: int, stages: int, microbatches: int) -> int:
@@ -70,6 +83,14 @@ def copies(method: Method, stage: int, stages: int, microbatches: int) -> int | 
     return 2 if reads and (late or further) else 1
 
 
+def gathered(method: Method | None) -> int:
+    """How many weights the GPUs have to gather at an update, where each has computed a part of them: those that passes
+    read, live or computed from these. Stashed ones have been gathered before.
+    """
+    reads = ("live",) if method is None else (method.forward_reads, method.backward_reads)
+    return ("live" in reads) + sum(each not in ("live", "stashed") for each in reads)
+
+
 def between_passes(method: Method, stage: int, stages: int, microbatches: int) -> int:
     """The number of microbatches between their forward and their backward, of a method with a stage per worker."""
     behind = stages - stage
@@ -93,6 +114,8 @@ def kept(method: Method | None, worker: int, stages: int, microbatches: int) -> 
     """
     if method is None:
         return [(1,)]
+    if in_v.in_v(method):
+        return in_v.kept(stages // 2, worker, microbatches)
     if isinstance(method.build, Interleaved):
         return interleaved(stages // method.build.chunks, method.build.chunks, worker, microbatches)
     return [(between_passes(method, 1 if lead_of(method) else worker + 1, stages, microbatches),)]
@@ -131,6 +154,8 @@ def seconds(method: Method | None, costs: Sequence[StageCost], microbatches: int
     n = microbatches
     if method is None:
         return n * max(_both(cost) for cost in costs) + max(cost.update for cost in costs)
+    if in_v.in_v(method):
+        return in_v.seconds(costs, n, message)
     if chunks_of(method) > 1:
         return _interleaved(costs, chunks_of(method), n, message)
     if lead := lead_of(method):

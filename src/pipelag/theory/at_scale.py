@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
+from math import ceil, log2
 from typing import Any
 
+from pipelag.errors import PipelagError
 from pipelag.methods import Method, get
 from pipelag.models.gpt import GPT
 from pipelag.partitioner.large import Fleet, Machine, Numbers, Work
 from pipelag.partitioner.options import InputOptions
+from pipelag.timing.costs import ring_seconds
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import data_sheet
 
@@ -24,6 +27,7 @@ METHODS = {
     "interleaved 1F1B": "1f1b_interleaved",
     "ZB-H1": "zb_h1",
     "ZB-H2": "zb_h2",
+    "ZB-V": "zb_v",
     "PipeDream": "pipedream",
     "PipeDream-2BW": "pipedream_2bw",
     "PipeMare T2": "pipemare_t2",
@@ -38,18 +42,20 @@ SMALL, LARGE = 1, 16  # samples of the two profiles from which times and bytes a
 def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     """A row per method and number of GPUs, after one for the model; options: `pipelag.runs.kinds.options.AtScale`.
 
-    A row has `method` and `gpus`; the layout: `stages`, `workers` (GPUs of a pipeline), `replicas`, `microbatches`,
-    `samples` (per microbatch), `recompute`; seconds per update: `on_paper`, `timed`, and `ideal` (if all GPUs always
-    computed, and sending and updating took no time); `memory` (bytes on the fullest GPU); for the first stage: `late`
+    A row has `method` and `gpus`; the layout: `stages`, `workers` (of a pipeline), `tensor` (GPUs of a worker),
+    `replicas`, `microbatches`, `samples` (per microbatch), `recompute`, `sharded` (the optimizer's state, over the
+    replicas); seconds per update: `on_paper`, `timed`, and `ideal` (if all GPUs always computed, and sending and
+    updating took no time); `memory` (bytes on the fullest GPU); for the first stage: `late`
     (tau_fwd in updates), `gap` (tau_fwd - tau_bkwd), `copies` (of its weights); and `leaving` (bytes that leave the
     busiest server per update). If no layout fits, it has `why` in place of all but the first two.
     """
     sheet = data_sheet(options["sheet"])
     machine = Machine(sheet, **options["machine"])
     mixed = options["model"].get("gpt") is not None
-    profile = gpt_profiles(options, sheet.flops) if mixed else network_profiles(options)
-    work = Work(profile, options["batch"], 2 if mixed else 4, options.get("summed"))
-    layers = profile(1).layers
+    profile = gpt_profiles(options, machine) if mixed else network_profiles(options)
+    sharded = options.get("sharded", False)
+    work = Work(profile, options["batch"], 2 if mixed else 4, options.get("summed"), sharing(options), sharded)
+    layers = profile(1, 1).layers
     yield {
         "what": "model",
         "parameters": sum(layer.weight_bytes for layer in layers) // work.element,
@@ -77,14 +83,16 @@ def row_of(fleet: Fleet) -> dict[str, Any]:
         late = delays.forward[0]
         gap = late - delays.backward[0]
         copies = method.weight_copies(layout.stages, layout.microbatches)[0]
-    once = sum(layer.total_ms for layer in fleet.work.profile(fleet.work.batch).layers) / 1e3  # seconds on one GPU
+    once = sum(layer.total_ms for layer in fleet.work.profile(fleet.work.batch, 1).layers) / 1e3  # seconds on one GPU
     return {
         "stages": layout.stages,
         "workers": layout.workers,
+        "tensor": layout.tensor,
         "replicas": layout.replicas,
         "microbatches": layout.microbatches,
         "samples": layout.samples,
         "recompute": layout.recompute,
+        "sharded": layout.sharded,
         "on_paper": cost.seconds,
         "timed": chosen.seconds,
         "ideal": once / fleet.gpus,
@@ -104,22 +112,39 @@ def why_none(fleet: Fleet) -> str:
     held = [memory for memory in tried if memory is not None]
     if not held:
         return "two versions do not suffice, for a minibatch has fewer microbatches than the pipeline stages"
-    fit = "does not fit without recomputation" if fleet.lead else "does not fit"
+    fit = "does not fit without recomputation" if fleet.splits else "does not fit"
     return f"{fit}: {min(held) / 2**30:.0f} GiB of a GPU's {fleet.machine.sheet.memory / 2**30:.0f}"
 
 
 def why_no_layout(fleet: Fleet) -> str:
     """Why there is no layout at all, in words: the GPUs or the samples cannot be divided."""
-    depths, batch = fleet.depths(), fleet.work.batch
-    if not depths:
-        most = len(fleet.work.profile(1).layers) // min(fleet.chunks)
+    pipelines, batch = [tensor * workers for tensor, workers in fleet.pipelines()], fleet.work.batch
+    if not pipelines:
+        most = len(fleet.work.profile(1, 1).layers) // min(fleet.chunks)
         gpus = "one GPU" if fleet.gpus == 1 else f"{fleet.gpus} GPUs"
         return f"{gpus} cannot be divided into pipelines of 2 to {most} stages, a layer each at least"
-    if fleet.gpus // max(depths) > batch:
+    if fleet.gpus // max(pipelines) > batch:
         return "a minibatch has too few samples for so many replicas"
-    if min(fleet.chunks) > 1 and any(batch % (fleet.gpus // depth) == 0 for depth in depths):
+    if fleet.interleaved and any(batch % (fleet.gpus // gpus) == 0 for gpus in pipelines):
         return "a replica has too few samples to give each GPU of its pipeline a microbatch, as interleaving needs"
     return f"a minibatch of {batch} samples cannot be divided equally over the replicas of any pipeline"
+
+
+def sharing(options: Mapping[str, Any]) -> tuple[int, ...]:
+    """The numbers of GPUs that may share every layer.
+
+    Raises:
+        PipelagError: a network that is not a GPT, whose layers no formulas divide; or a server whose GPUs cannot be
+            divided so.
+    """
+    tensor = tuple(options.get("tensor") or [1])
+    if tensor != (1,) and options["model"].get("gpt") is None:
+        raise PipelagError(f"tensor is {list(tensor)}, but only a GPT's layers can be shared; leave tensor out")
+    server = options["machine"]["server"]
+    for gpus in tensor:
+        if server % gpus:
+            raise PipelagError(f"tensor has {gpus}, which does not divide the {server} GPUs of a server equally")
+    return tensor
 
 
 @lru_cache(maxsize=64)
@@ -131,37 +156,43 @@ def numbers_of(name: str | None, mixed: bool) -> Numbers:
 
     method: Method = get(name or "gpipe")
     rehearsed = rehearse(method, partial(torch.optim.Adam, lr=1e-3), *REHEARSED)
-    held = GRADIENT + MOMENTS + (MASTER if mixed else 0)
+    state = MOMENTS + (MASTER if mixed else 0) + 4 * rehearsed.remembered
     moved = rehearsed.moved["step"].fused + rehearsed.moved["U"].fused
-    return Numbers(held, 4 * rehearsed.remembered, 4 * moved)
+    return Numbers(GRADIENT, state, 4 * moved)
 
 
-def gpt_profiles(options: Mapping[str, Any], flops: float) -> Callable[[int], Profile]:
-    """Samples -> profile of a GPT, from its formulas; matrix products run at `efficiency` of the peak rate `flops`."""
-    gpt, rate = GPT.model_validate(options["model"]["gpt"]), flops * options["efficiency"]
+def gpt_profiles(options: Mapping[str, Any], machine: Machine) -> Callable[[int, int], Profile]:
+    """(Samples, GPUs that share every layer) -> a GPU's profile of a GPT, from its formulas.
+
+    Matrix products run at `efficiency` of the peak rate. GPUs that share a layer wait for its collectives, rings over
+    the links inside a server: of G GPUs each sends (G-1)/G of the activations, with the latency log2(G) times.
+    """
+    gpt, rate = GPT.model_validate(options["model"]["gpt"]), machine.sheet.flops * options["efficiency"]
 
     @lru_cache(maxsize=256)
-    def profile(samples: int) -> Profile:
-        rows = (
-            LayerTime(
+    def profile(samples: int, tensor: int) -> Profile:
+        rows = []
+        for number, layer in enumerate(gpt.layers(samples, tensor=tensor), start=1):
+            each = ring_seconds(layer.gathered_bytes, tensor, machine.inside) / 2 + ceil(log2(tensor)) * machine.latency
+            waiting = layer.collectives * each
+            row = LayerTime(
                 number,
                 layer.name,
-                1e3 * layer.forward / rate,
-                1e3 * layer.backward / rate,
+                1e3 * (layer.forward / rate + waiting),
+                1e3 * (layer.backward / rate + waiting),
                 layer.output_bytes,
                 layer.kept_bytes,
                 2 * layer.parameters,
                 1e3 * layer.weight_gradient / rate,
             )
-            for number, layer in enumerate(gpt.layers(samples), start=1)
-        )
+            rows.append(row)
         return Profile(tuple(rows))
 
     return profile
 
 
-def network_profiles(options: Mapping[str, Any]) -> Callable[[int], Profile]:
-    """Samples -> profile of a network, on the straight line through its rooflines for `SMALL` and `LARGE` samples."""
+def network_profiles(options: Mapping[str, Any]) -> Callable[[int, int], Profile]:
+    """(Samples, 1) -> profile of a network, on the straight line through its rooflines for `SMALL`, `LARGE` samples."""
     import torch
 
     from pipelag.models import build
@@ -184,7 +215,8 @@ def network_profiles(options: Mapping[str, Any]) -> Callable[[int], Profile]:
     few, many = made(SMALL).layers, made(LARGE).layers
 
     @lru_cache(maxsize=256)
-    def profile(samples: int) -> Profile:
+    def profile(samples: int, tensor: int = 1) -> Profile:
+        assert tensor == 1
         share = (samples - SMALL) / (LARGE - SMALL)
         return Profile(tuple(between(a, b, share) for a, b in zip(few, many, strict=True)))
 

@@ -19,13 +19,17 @@ PAYS = 1.1  # the least speedup at which asynchrony counts as worth it
 GIB, GB = 2**30, 1e9
 SHARE = "throughput, % of ideal"
 TIMED, ON_PAPER = "timed", "on_paper"  # the two estimates of an update's seconds
-LAYOUT = "Layout: GPUs of a pipeline x replicas. A GPU has one stage, unless more stages are named (interleaved 1F1B)."
+LAYOUT = (
+    "Layout: GPUs of a pipeline x replicas. A GPU has one stage, unless more stages are named (interleaved 1F1B, "
+    "ZB-V), or tensor parallelism is: with tensor 2, every two GPUs of a pipeline share their stages. Sharded: the "
+    "replicas share the optimizer's state (ZeRO's first stage)."
+)
 IDEAL = "% of ideal: of what the GPUs could compute if none ever waited, sent, updated or recomputed anything."
 STYLES = {  # with different dashes, since many of these lines coincide; there are not colours enough for all methods
     "data parallelism": (colours.BASELINE, 0),
     "1F1B with flush": (colours.STALE_WEIGHTS, 4),  # free here, as stale weights are not drawn
     "interleaved 1F1B": (colours.UNMENDED, 1),  # free here, as no method lacks a remedy
-    "ZB-H2": (colours.TWO_BW, 0),  # free here; 2BW is drawn in the figure of staleness alone
+    "ZB-V": (colours.TWO_BW, 0),  # free here; 2BW is drawn in the figure of staleness alone
     "PipeDream": (colours.PIPEDREAM, 0),
     "PipeMare T2": (colours.PIPEMARE, 2),
     "PipeOptim": (colours.PIPEOPTIM, 5),
@@ -35,16 +39,22 @@ LATE = {name: STYLES[name] for name in ("PipeDream", "PipeMare T2", "PipeOptim",
     "PipeDream-2BW": (colours.TWO_BW, 1)
 }
 
+GAINS = (  # (label of runs, key of their verdict, name): what asynchrony is compared with in figure 6
+    ("no", "gain plain", "than plain flushes"),
+    ("no", f"gain {TIMED}", "than all, with shorter bubbles"),
+    ("yes", f"gain {TIMED}", "than all, with shared layers and state"),
+)
+
 Row = dict[str, Any]
 
 
-def rows_of(context: Context) -> Iterator[Row]:
-    """The logged row of every method, with the values that are drawn."""
-    for model in context.values("model"):
-        log = context.log(model=model)
+def rows_of(context: Context, **labels: str) -> Iterator[Row]:
+    """The logged row of every method, with the values that are drawn, of the runs with these labels."""
+    for model in context.values("model", **labels):
+        log = context.log(model=model, **labels)
         if log is None:
             continue
-        options = context.select(model=model)[0].arm.spec.options
+        options = context.select(model=model, **labels)[0].arm.spec.options
         for row in (row for row in log.rows if row["what"] == "method"):
             yield {"model": model, "batch": options["batch"]} | row | measures(row, options["batch"])
 
@@ -59,10 +69,19 @@ def measures(row: Row, batch: int) -> Row:
         "paper": row["on_paper"] / row["timed"],
         "GiB": row["memory"] / GIB,
         "GB": row["leaving"] / GB,
-        "layout": f"{row['workers']} x {row['replicas']}"
-        + (f", {row['stages']} stages" if row["stages"] > row["workers"] else ""),
+        "layout": layout_of(row),
         "parts": f"{row['microbatches']} of {row['samples']}" + (" (R)" if row["recompute"] else ""),
     }
+
+
+def layout_of(row: Row) -> str:
+    """A layout in words; rows of logs from before layers and states could be shared do not mention it."""
+    tensor = row.get("tensor", 1)
+    words = [f"{row['workers'] * tensor} x {row['replicas']}"]
+    words += [f"{row['stages']} stages"] if row["stages"] > row["workers"] else []
+    words += [f"tensor {tensor}"] if tensor > 1 else []
+    words += ["sharded"] if row.get("sharded") else []
+    return ", ".join(words)
 
 
 def percent(share: float | None) -> str | None:
@@ -119,13 +138,18 @@ def verdict(rows: Sequence[Row]) -> dict[str, Cell]:
     return line
 
 
-@drawing(PAPER, "table_1", "table_4")
-def where_it_pays(context: Context) -> Drawn:
-    """Where asynchrony pays: a row per model and number of GPUs."""
-    rows, lines = list(rows_of(context)), []
+def verdicts(rows: Sequence[Row]) -> Iterator[dict[str, Cell]]:
+    """A verdict per model and number of GPUs."""
     for model, gpus in dict.fromkeys((row["model"], row["gpus"]) for row in rows):
         methods = [row for row in rows if (row["model"], row["gpus"]) == (model, gpus)]
-        lines.append({"model": model, "gpus": gpus} | verdict(methods))
+        yield {"model": model, "gpus": gpus} | verdict(methods)
+
+
+@drawing(PAPER, "table_1", "table_4", "table_5")
+def where_it_pays(context: Context) -> Drawn:
+    """Where asynchrony pays: a row per model and number of GPUs."""
+    rows = list(rows_of(context))
+    lines = list(verdicts(rows))
     cols = [Col("model", "model"), Col("GPUs", "gpus")]
     for name, group in (("waiting", "synchronous"), ("free", "asynchronous")):
         cols += [
@@ -134,9 +158,9 @@ def where_it_pays(context: Context) -> Drawn:
             Col("% of ideal", lambda row, key=f"{name} share": percent(row.get(key)), group=group),  # type: ignore[misc]
         ]
     cols += [
-        Col("timed", f"gain {TIMED}", "{:.2f}", "times as fast"),
-        Col("on paper", f"gain {ON_PAPER}", "{:.2f}", "times as fast"),
-        Col("than plain flushes", "gain plain", "{:.2f}", "times as fast"),
+        Col("timed", f"gain {TIMED}", "{:.3f}", "times as fast"),
+        Col("on paper", f"gain {ON_PAPER}", "{:.3f}", "times as fast"),
+        Col("than plain flushes", "gain plain", "{:.3f}", "times as fast"),
         Col("pays", "pays"),
         Col("updates late, to be mended", "mend"),
     ]
@@ -302,3 +326,19 @@ def staleness(context: Context) -> Drawn:
 def sent(context: Context) -> Drawn:
     """The bytes that leave the busiest server per update."""
     return lines(context, Axis("GB", "GB out of a server per update", log=True, ticks=(2, 5, 10, 20, 50, 100, 200)))
+
+
+@drawing(PAPER, "figure_6")
+def gained(context: Context) -> Drawn:
+    """What asynchrony gains over synchronous methods, which may do more from line to line."""
+    rows = [
+        {"model": line["model"], "compared with": name, "gpus": line["gpus"], "gain": line[gain], "seed": 0}
+        for shared, gain, name in GAINS
+        for line in verdicts(list(rows_of(context, shared=shared)))
+        if gain in line
+    ]
+    ticks = tuple(sorted({float(row["gpus"] or 0) for row in rows}))
+    y = Axis("gain", "times as fast by asynchrony", limits=(0, None), levels={f"pays from {PAYS:g} on": PAYS})
+    x = Axis("gpus", "GPUs", log=True, ticks=ticks)
+    styles = {name: (number, number) for number, (_, _, name) in enumerate(GAINS)}
+    return Drawn.of(Lines(x, y, line="compared with", panel="model", styles=styles, shared_y=True), rows)

@@ -338,7 +338,9 @@ class AtScale(Typed):
 
     model: {gpt: its sizes}, computed by formula in bfloat16, or {name, options, inputs} of a registered model, by the
     roofline in float32. batch: samples of an update. efficiency: the rate of a GPT's matrix products, as a share of
-    the data sheet's. summed: bytes of a number in the sums of gradients; without it, as many as in the weights.
+    the data sheet's. summed: bytes of a number in the sums of gradients; without it, as many as in the weights. tensor:
+    the numbers of GPUs of a server that may share every layer of a GPT (tensor parallelism); without it, only 1.
+    sharded: whether replicas may divide the optimizer's state (ZeRO's first stage).
     """
 
     model: dict[str, Any]
@@ -347,6 +349,8 @@ class AtScale(Typed):
     sheet: str
     efficiency: float = Field(default=1.0, gt=0, le=1)
     summed: int | None = Field(default=None, ge=1, le=8)
+    tensor: list[Annotated[int, Field(ge=1, le=1024)]] | None = Field(default=None, min_length=1)
+    sharded: bool = False
     machine: Servers
 
 
