@@ -25,7 +25,7 @@ from pipelag.stage.phase import Phase
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile, kept_until_w
 from pipelag.timing.loss import with_loss
-from pipelag.timing.memory import held_at_peak, states_under_way
+from pipelag.timing.memory import held_at_peak, states_by_part
 from pipelag.timing.roofline import roofline
 from pipelag.timing.sheets import DEVICES
 from tests.timing.test_memory import BATCH, OPTIMIZERS, PLAIN
@@ -145,7 +145,7 @@ def both_ways(job: Job) -> list[dict[str, int]]:
 def test_so_do_workers_with_stages_of_both_directions() -> None:
     sizes = profiles_of("transformer").sizes(BATCH // 8)
     passes = [sizes.passes(first, last, BATCH // 8 * 4 * 192) for first, last in ((1, 2), (3, 4))]
-    states = states_under_way(get("bidirectional").schedule(2, 4, 8))
+    states = states_by_part(get("bidirectional").schedule(2, 4, 8))
     for record, own in zip(launch(both_ways, 2, "cpu", 1), states, strict=True):
         assert sum(held_at_peak(own, passes, recompute=False).values()) == record["joint"]
 
@@ -194,7 +194,7 @@ def test_what_w_needs_is_up_to_the_last_layer_that_keeps_gradients() -> None:
 
 def test_the_peak_is_after_a_forward_or_after_the_first_part_of_a_backward() -> None:
     """ZB-H1's first stage of two: 1F0 1F1 1B0 1W0 ..., with two between F and B, or one and one between B and W."""
-    states = states_under_way(pipelag.schedule("zb_h1", stages=2, minibatches=2, microbatches=2))[0]
+    states = states_by_part(pipelag.schedule("zb_h1", stages=2, minibatches=2, microbatches=2))[0]
     assert states[:, :, 0].tolist() == [[0, 1], [1, 0], [1, 1], [2, 0]]
     for gradients, expected in ((4, (2, 20, 0)), (6, (2, 15, 6))):  # of 22 bytes; of 21 or 23
         passes = np.array([[1.0, 10, 0], [1, 5, gradients]])

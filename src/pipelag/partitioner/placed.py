@@ -19,7 +19,7 @@ from pipelag.timing.memory import (
     held_at_peak,
     microbatches_under_way,
     most_that_fit,
-    states_under_way,
+    states_by_part,
 )
 from pipelag.timing.rehearsal import rehearse
 
@@ -66,7 +66,7 @@ class Placed:
         rounds = math.prod(replicas)  # a schedule has whole rounds
         minibatches = -(-4 * max(count, sum(replicas)) // rounds) * rounds
         schedule = self.method.schedule(count, minibatches, microbatches, replicas)
-        self.under_way, by_worker = microbatches_under_way(schedule), states_under_way(schedule)
+        self.under_way, by_worker = microbatches_under_way(schedule), states_by_part(schedule)
         self.states = [np.concatenate([by_worker[worker] for worker in workers]) for workers in schedule.replicas]
         self.splits = any(schedule.split)
         check_parts(self.method, self.splits, layers)

@@ -19,7 +19,7 @@ from pipelag.partitioner.plan import Plan, PlanStage
 from pipelag.schedules import Schedule, delays
 from pipelag.timing.breakdown import steady_seconds
 from pipelag.timing.costs import StageCost, Topology
-from pipelag.timing.memory import StageMemory, held_at_peak, states_under_way
+from pipelag.timing.memory import StageMemory, held_at_peak, states_by_part
 from pipelag.timing.rehearsal import rehearse
 
 NOT_COUNTED = "its workers hold several stages each, whose versions of the weights are not counted"
@@ -50,7 +50,7 @@ class Stacked(Form):
             raise PipelagError(NOT_COUNTED)
         self.holders = holders_of(twice)
         self.links = links_of(ground.cluster, self.holders)
-        self.under_way = states_under_way(twice)
+        self.under_way = states_by_part(twice)
         self.splits = any(twice.split)
         self.held = rehearse(self.method, ground.optimizer, 1, 1)  # alike on all stages, of live weights alone
 

@@ -83,11 +83,26 @@ def microbatches_under_way(schedule: Schedule) -> list[int]:
 
 
 def states_under_way(schedule: Schedule) -> list[np.ndarray]:
-    """Per worker, the microbatches under way of each of its stages at the same time, an array [states, 2, stages].
+    """Per worker, the microbatches under way of each of its stages at the same time, an array [states, stages].
 
-    First those between F and B, then those between B and W. The stages are in the order of the pipeline, and the states
-    are those right after a forward or the first part of a backward, each once: one of them is the worker's peak,
-    whatever a microbatch keeps on a stage.
+    The stages are in the order of the pipeline, and the states are those right after a forward, each once: one of them
+    is the worker's peak if a microbatch keeps the same up to W. For under way see `microbatches_under_way`.
+    """
+    table, split, states = schedule.table, np.array(schedule.split), []
+    for a, b in pairwise(table.bounds.tolist()):
+        kinds, stages = table.kinds[a:b], table.stages[a:b]
+        ends = np.where(split[stages - 1], W, B)
+        changes = np.where(kinds == F, 1, np.where(kinds == ends, -1, 0))
+        of_stage = [np.cumsum(np.where(stages == stage, changes, 0))[kinds == F] for stage in np.unique(stages)]
+        states.append(np.unique(np.stack(of_stage, axis=1), axis=0))
+    return states
+
+
+def states_by_part(schedule: Schedule) -> list[np.ndarray]:
+    """As `states_under_way`, but apart for those between F and B and those between B and W: [states, 2, stages].
+
+    The states are those right after a forward or the first part of a backward: one of them is the worker's peak,
+    whatever a microbatch keeps on a stage, before B and after it.
     """
     table, split, states = schedule.table, np.array(schedule.split), []
     for a, b in pairwise(table.bounds.tolist()):
@@ -107,7 +122,7 @@ def held_at_peak(states: np.ndarray, passes: Sequence[np.ndarray], recompute: bo
     """What a worker's passes hold when they hold most: bytes of `inputs`, `activations` and `output_gradients`.
 
     Args:
-        states: one worker's `states_under_way`.
+        states: one worker's `states_by_part`.
         passes: `Sizes.passes` of its stages.
         recompute: activations are computed again for the backward: of one microbatch, on the largest of the stages.
     """
