@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
@@ -137,7 +137,12 @@ def alone(values: Sequence[Any]) -> Any:
 
 def nodes_of(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
     """The nodes of autograd's graph behind these tensors, each once; a leaf's node has the leaf as `variable`."""
-    seen, todo = set[Any](), [tensor.grad_fn for tensor in tensors]
+    return nodes_behind(tensor.grad_fn for tensor in tensors)
+
+
+def nodes_behind(nodes: Iterable[Any]) -> Iterator[Any]:
+    """These nodes of autograd's graph (None: nothing), and all behind them, each once."""
+    seen, todo = set[Any](), list(nodes)
     while todo:
         node = todo.pop()
         if node is not None and node not in seen:
@@ -260,22 +265,29 @@ def _known_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 @contextmanager
-def kept_for_backward(but: set[int], look: Callable[[torch.Tensor], None] | None = None) -> Iterator[dict[int, int]]:
-    """The bytes of the tensors that autograd saves in the body, by the address of their storage, each once.
+def kept_for_backward(
+    but: set[int], look: Callable[[torch.Tensor], None] | None = None, given: Container[int] = ()
+) -> Iterator[dict[int, int]]:
+    """The bytes of the storages that autograd keeps alive for tensors that it saves in the body, by their addresses.
 
     Args:
         but: addresses (`untyped_storage().data_ptr()`) that do not count, such as the weights'.
         look: called with each tensor.
+        given: addresses of which only the largest saved tensor counts: a microbatch is a part of its minibatch.
     """
     sizes: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        place = tensor.untyped_storage().data_ptr()
+        storage = tensor.untyped_storage()
+        place = storage.data_ptr()
         if look is not None:
             look(tensor)
         if place not in but:
-            sizes[place] = tensor.numel() * tensor.element_size()
-        return tensor
+            part = tensor.numel() * tensor.element_size()
+            sizes[place] = max(sizes.get(place, 0), part) if place in given else storage.nbytes()
+        # Torch never frees what a hook returns unchanged if no backward uses it. Weights stay: a graph that has saved
+        # the parameter itself reads what the parameter points at (`pipelag.stage.showing`).
+        return tensor if isinstance(tensor, nn.Parameter) else tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(keep, as_it_is):
         yield sizes

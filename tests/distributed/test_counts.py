@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pipelag.distributed.checkpoints import Checkpoints, CheckpointWriter, outdated
+from pipelag.distributed.gather import gathered
 from pipelag.distributed.job import Job
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.record import Record
@@ -18,10 +19,11 @@ from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers import base
 from pipelag.distributed.workers.base import Assignment, Worker
 from pipelag.distributed.workers.parameter_server import NONE, ParameterServer
-from pipelag.distributed.workers.stage import ring_bytes
+from pipelag.distributed.workers.stage import StageState, ring_bytes
 from pipelag.methods import get
 from pipelag.schedules import Action
 from pipelag.stage.phase import Phase
+from pipelag.stage.split import Later
 from tests.toy import Noise, sgd
 
 
@@ -148,3 +150,32 @@ def test_what_w_needs_is_counted_until_w() -> None:
     for kept, waiting, behind in ((h1, (2, 2), (1, 2)), (h2, (3, 3), (1, 3))):
         assert [stage["activations"] for stage in kept] == [a * b for a, b in zip(one, waiting, strict=True)]
         assert [stage["gradients"] for stage in kept] == [4 * 2 * 6 * behind[0], 4 * 2 * (5 + 4) * behind[1]]
+
+
+def waiting(job: Job) -> list[list[list[int]]]:
+    """By rank: of each W, whether the stage's input still has its gradient; of each R inside a segment, its inputs."""
+    gradients, inputs, accumulate, again = list[int](), list[int](), Later.accumulate, StageState.forward_again
+
+    def accumulated(left: Later) -> None:
+        leaves = [t for t in left.saved() if t.is_leaf and t.requires_grad and not isinstance(t, nn.Parameter)]
+        gradients.extend(leaf.grad is not None for leaf in leaves)
+        accumulate(left)
+
+    def ran_again(state: StageState, m: int, *given: Any) -> Any:
+        if not state.heads:
+            inputs.append(len(state.saved[m].inputs))
+        return again(state, m, *given)
+
+    Later.accumulate, StageState.forward_again = accumulated, ran_again  # type: ignore[method-assign]
+    for phase in (Phase(get("zb_h1"), 2, (2,), microbatches=2), Phase(get("pipemare"), 4, (2,), recompute=2)):
+        layers, loss = [nn.Flatten(), nn.Linear(192, 6), nn.Linear(6, 4)], nn.functional.cross_entropy
+        training = RealTraining(job, nn.Sequential(*layers), [phase], sgd, loss, rate=lambda step: 1.0, seed=0)
+        batches = Noise(batch=8)
+        training.run(batches.inputs, batches.targets)
+    return gathered([gradients, inputs], job.device)
+
+
+@pytest.mark.real
+def test_what_no_pass_needs_is_not_kept_for_one() -> None:
+    """Of stage 2: the gradients that B has sent, while W waits; the input of a stage that gets it again from R."""
+    assert launch(waiting, 2, "cpu", 1) == [[[], []], [[0] * 4, [0] * 4]]

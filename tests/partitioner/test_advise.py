@@ -318,6 +318,22 @@ def test_the_command_prints_draws_and_writes_a_config_that_loads(
     assert all(row["loss_of_accuracy"] is None for row in content["choices"])
 
 
+def test_what_an_older_profile_does_not_tell_is_said(
+    nothing_logged: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["advise", *files(tmp_path), "--batch", "9", "--scale", "quick", "--format", "json"]
+    note, memory = "The memory of zb_h1, zb_h2, zb_v leaves out the gradients of outputs", list[float]()
+    for size in (None, 100):
+        layers = [replace(layer, weight_ms=0.0, gradient_bytes=size) for layer in profile().layers]
+        Profile(tuple(layers)).save(tmp_path / "profile.jsonl")
+        assert main(words) == 0
+        content = json.loads(capsys.readouterr().out)
+        assert any(each.startswith(note) for each in content["notes"]) == (size is None)
+        (row,) = (row for row in content["choices"] if row["method"] == "zb_h2")
+        memory.append(max(stage["memory"]["output_gradients"] for stage in row["stages"]))
+    assert memory[0] == 0 < memory[1]
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [

@@ -417,7 +417,8 @@ def test_a_run_logs_its_arms(tmp_path: Path) -> None:
     assert [stage["versions"] for stage in pipeline["stages"]] == [2, 1]
     for stage in pipeline["stages"]:
         assert set(stage["memory"]) == {
-            *("weights", "versions", "remembered", "gradients", "optimizer", "inputs", "activations")
+            *("weights", "versions", "remembered", "gradients", "optimizer", "inputs", "activations"),
+            "output_gradients",
         }
         weights = stage["memory"]["weights"]
         assert stage["memory"]["optimizer"] == pytest.approx(2 * weights, abs=100)

@@ -40,6 +40,16 @@ def test_all_stages_hold_activations_of_equally_many_microbatches_until_their_w(
     assert max(deep.peak_memory) == 4  # 1F1B's first stage: ZB-H1 needs no more
 
 
+@pytest.mark.parametrize("name", ["zb_h1", "zb_h2", "zb_v"])
+@pytest.mark.parametrize("microbatches", [1, 4, 9])
+def test_a_stage_computes_both_parts_in_the_same_order(name: str, microbatches: int) -> None:
+    """So gradients of weights that B computes are added in the same order as those that W computes."""
+    for row in pipelag.schedule(name, stages=4, minibatches=3, microbatches=microbatches).workers:
+        for stage in range(1, 5):
+            order = {kind: [a.number for a in row if (a.kind, a.stage) == (kind, stage)] for kind in "BW"}
+            assert order["B"] == order["W"] == sorted(order["B"])
+
+
 @pytest.mark.parametrize("name", ["zb_h1", "zb_h2"])
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (2, 1), (5, 2), (4, 9), (7, 7)])
 def test_nothing_is_stale_and_everything_happens_once(name: str, stages: int, microbatches: int) -> None:

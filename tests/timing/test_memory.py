@@ -7,6 +7,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -30,7 +31,7 @@ from pipelag.stage.phase import Phase
 from pipelag.timing.by_batch import Profiles
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.loss import with_loss
-from pipelag.timing.memory import StageMemory, activations_of, microbatches_under_way, most_that_fit
+from pipelag.timing.memory import StageMemory, held_at_peak, microbatches_under_way, most_that_fit
 from pipelag.timing.rehearsal import rehearse
 from pipelag.timing.roofline import roofline
 from pipelag.timing.sheets import DEVICES
@@ -212,8 +213,9 @@ def test_under_way_as_the_papers_have_it() -> None:
 
 
 def test_recomputing_keeps_the_inputs_and_one_pass() -> None:
-    assert activations_of(entering=3.0, inside=10.0, under_way=4, recompute=False) == (12, 40)
-    assert activations_of(entering=3.0, inside=10.0, under_way=4, recompute=True) == (12, 10)
+    states, passes = np.array([[[4], [0]], [[2], [0]]]), [np.array([[3.0, 10.0, 0.0], [0.0, 0.0, 0.0]])]
+    assert [*held_at_peak(states, passes, recompute=False).values()] == [12, 40, 0]
+    assert [*held_at_peak(states, passes, recompute=True).values()] == [12, 10, 0]
 
 
 def test_parts_and_totals() -> None:

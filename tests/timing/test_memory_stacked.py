@@ -40,22 +40,13 @@ def train_all(job: Job) -> list[list[dict[str, int]]]:
 
 @pytest.mark.real
 def test_real_workers_hold_what_is_counted_for_all_their_stages() -> None:
-    """Every kind to the byte. Of activations, real workers tell what each of their stages holds at its own peak, which
-    is more where the stages do not peak together.
-    """
-    together = []
+    """Every kind to the byte; what passes hold is in `test_memory_split`."""
     for case, records in zip(CASES, launch(train_all, 2, "cpu", 1), strict=True):
         method, parts, optimizer = case
         ground = Ground(profiles_of(even), flat(2), DEVICES["p100"], 1e9, OPTIMIZERS[optimizer], BATCH, "free")
         arm = Arm.of("arm", {"method": method, "microbatches": parts})
         form = Stacked(arm, ground, Plan(tuple(PlanStage(n, n) for n in (1, 2, 3, 4))))
-        for record, ours, states in zip(records, form.memory(BATCH // parts), form.under_way, strict=True):
+        for record, ours in zip(records, form.memory(BATCH // parts), strict=True):
             assert ours.weights == ours.gradients == record["weights"]
             assert ours.optimizer == record["optimizer"]
             assert ours.versions == ours.rings == ours.remembered == record["weight_copies"] == 0
-            together.append((states == states.max(axis=0)).all(axis=1).any())
-            if together[-1]:
-                assert ours.inputs + ours.activations == record["activations"], case
-            else:
-                assert ours.inputs + ours.activations < record["activations"], case
-    assert {*together} == {True, False}

@@ -200,7 +200,8 @@ def test_the_gradients_of_weights_are_timed_apart(monkeypatch: pytest.MonkeyPatc
     behind = profile.profile([Shared(), Constant(), Shared()], torch.randn(3, 2), split=True).layers
     assert [layer.weight_ms for layer in behind] == [pytest.approx(4.0), 0.0, pytest.approx(3.0)]
     plain = profile.profile(layers, torch.randn(3, 2), repeats=3, warmup=1)
-    assert [replace(layer, weight_ms=None) for layer in timed.layers] == list(plain.layers)
+    unmeasured = {"weight_ms": None, "gradient_bytes": None, "freed_bytes": 0}
+    assert [replace(layer, **unmeasured) for layer in timed.layers] == list(plain.layers)
 
 
 class Twice(Shared):
@@ -241,6 +242,25 @@ def test_a_profile_whose_w_takes_longer_than_both_parts_is_refused(tmp_path: Pat
     layers = (LayerTime(1, "", 1.0, 2.0, weight_ms=2.0), LayerTime(2, "", 1.0, 1.0, weight_ms=2.5, split_ms=1.0))
     Profile(layers).save(tmp_path / "p.jsonl")
     with pytest.raises(PipelagError, match="line 2: weight_ms is 2.5, but .* whose parts take 2 ms together"):
+        Profile.load(tmp_path / "p.jsonl")
+
+
+def test_a_profile_says_what_is_kept_until_w_or_that_it_does_not_know(tmp_path: Path) -> None:
+    layer = LayerTime(1, "", 1.0, 2.0, 8, 40, 4, gradient_bytes=6, freed_bytes=10)
+    Profile((layer,)).save(tmp_path / "p.jsonl")
+    assert Profile.load(tmp_path / "p.jsonl").layers == (layer,)
+    twice = Profile((layer,)).scaled(2.0).layers[0]
+    assert (twice.gradient_bytes, twice.freed_bytes) == (12, 20)
+    older = '{"layer": 1, "name": "", "forward_ms": 1, "backward_ms": 2, "output_bytes": 8, "kept_bytes": 40, '
+    (tmp_path / "older.jsonl").write_text(older + '"weight_bytes": 4}')
+    (read,) = Profile.load(tmp_path / "older.jsonl").layers
+    assert (read.gradient_bytes, read.freed_bytes, Profile((read,)).scaled(2.0).layers[0].gradient_bytes) == (
+        None,
+        0,
+        None,
+    )
+    Profile((replace(layer, freed_bytes=41),)).save(tmp_path / "p.jsonl")
+    with pytest.raises(PipelagError, match="line 1: freed_bytes is 41, but it is a part of kept_bytes, which is 40"):
         Profile.load(tmp_path / "p.jsonl")
 
 

@@ -32,6 +32,7 @@ from pipelag.typed import MOST_BATCH, MOST_STEPS, mistake
 
 if TYPE_CHECKING:
     from pipelag.partitioner.arms import Ground
+    from pipelag.timing.layers import Profile
 
 RATES = {"sgd": {"lr": 0.1, "momentum": 0.9}}  # where no rate is given; others, such as Adam, have 0.001
 STEPS = 1000
@@ -118,7 +119,8 @@ def main(args: argparse.Namespace) -> int:
     timed, without = choices(ground, args.microbatches, args.one_minibatch)
     rows = ranked(best(timed), evidence, args.accept, optimizer.name, model or "")
     advice = verdict(rows, args.accept, ground.memory)
-    content = printed(args, rows, without, [*notes, *found_notes], advice)
+    notes += [*found_notes, *uncounted(rows, ground.profiles.at(batch))]
+    content = printed(args, rows, without, notes, advice)
     print(content, end="")  # before files are written, which may fail
     if args.config is not None:
         write_config(args, rows, optimizer, advice)
@@ -209,6 +211,17 @@ def ground_of(
     gpu_memory = sheet.memory if network is not None else float("inf")
     memory = args.memory or (cluster.memory if cluster.memory < float("inf") else gpu_memory)
     return Ground(profiles, cluster, sheet, memory, factory(optimizer), batch, "free")
+
+
+def uncounted(rows: list[Ranked], profile: Profile) -> list[str]:
+    """A note on what the memory of these methods leaves out, if the profile does not tell."""
+    names = [row.choice.method.name for row in rows if row.choice.splits]
+    if not names or all(layer.gradient_bytes is not None for layer in profile.layers):
+        return []
+    return [
+        f"The memory of {', '.join(sorted(names))} leaves out the gradients of outputs that they keep until W, because "
+        "not all layers of the profile have gradient_bytes; `pipelag profile --split` measures them."
+    ]
 
 
 def evidence_of(args: argparse.Namespace) -> tuple[list[Evidence], list[str]]:

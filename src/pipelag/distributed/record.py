@@ -26,8 +26,10 @@ class Record:
     sent_bytes: bytes that the worker sent, those of sums included.
     spans: (action, start, end) of every action by the machine's monotonic clock, without the wait for its inputs. An
         update or synchronisation has the number of the worker's own minibatch.
-    memory: bytes by kind at the peak: weights, weight copies, optimizer state, kept activations and,
-        if gradients of weights are computed apart (W), the `gradients` kept for that. On a GPU also the `peak` of its
+    memory: bytes by kind at the peak: `weights`, `weight_copies`, `optimizer` state, kept `activations` and, if
+        gradients of weights are computed apart (W), the `gradients` of outputs kept for that. These two are of each
+        stage's own peak, added up over the worker's stages. `joint` is the most that all its stages keep at the same
+        time of both, with their inputs and outputs (older logs are without it). On a GPU also the `peak` of its
         allocator, which includes all of these and the passes' temporary tensors.
     ages: on a parameter server, how many updates older than the newest weights each gradient's weights were.
     carriers: what the messages from other stages went through: shared memory, or a backend of torch.

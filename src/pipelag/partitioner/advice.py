@@ -43,6 +43,7 @@ class Choice:
     staleness, stale_backward: per stage, the minibatches whose updates its forwards (backwards) miss.
     updates: per stage, the minibatches whose mean gradient makes an update.
     holders: per stage, its GPU (from 0), where a GPU holds several stages; otherwise empty.
+    splits: whether backwards are computed in two parts.
     """
 
     method: Method
@@ -58,6 +59,7 @@ class Choice:
     stale_backward: tuple[int, ...]
     updates: tuple[int, ...]
     holders: tuple[int, ...] = ()
+    splits: bool = False
 
     @property
     def workers(self) -> int:
@@ -361,6 +363,7 @@ def timed(laid: Form, clock: Clock) -> Choice:
         laid.staleness("B"),
         tuple(per // laid.parts for per in laid.delays.periods),
         laid.holders,
+        laid.splits,
     )
 
 

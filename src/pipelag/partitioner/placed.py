@@ -7,12 +7,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from pipelag.errors import PipelagError
 from pipelag.methods import Method
 from pipelag.partitioner.arms import Arm, Ground
 from pipelag.partitioner.plan import PlanStage
 from pipelag.timing.layers import LayerTime
-from pipelag.timing.memory import StageMemory, activations_of, microbatches_under_way, most_that_fit
+from pipelag.timing.memory import (
+    StageMemory,
+    held_at_peak,
+    microbatches_under_way,
+    most_that_fit,
+    states_by_part,
+)
 from pipelag.timing.rehearsal import rehearse
 
 Row = dict[str, Any]
@@ -58,7 +66,8 @@ class Placed:
         rounds = math.prod(replicas)  # a schedule has whole rounds
         minibatches = -(-4 * max(count, sum(replicas)) // rounds) * rounds
         schedule = self.method.schedule(count, minibatches, microbatches, replicas)
-        self.under_way = microbatches_under_way(schedule)
+        self.under_way, by_worker = microbatches_under_way(schedule), states_by_part(schedule)
+        self.states = [np.concatenate([by_worker[worker] for worker in workers]) for workers in schedule.replicas]
         self.splits = any(schedule.split)
         check_parts(self.method, self.splits, layers)
 
@@ -71,13 +80,7 @@ class Placed:
         sizes = self.ground.profiles.sizes(samples)
         rows = []
         for number, stage in enumerate(self.stages):
-            first = samples * self.ground.profiles.input_bytes
-            inputs, activations = activations_of(
-                float(sizes.output_bytes[stage.first - 2]) if stage.first > 1 else first,
-                float(sizes.kept_bytes[stage.first - 1 : stage.last].sum(dtype=float)),
-                self.under_way[number],
-                self.options.recompute,
-            )
+            passes = sizes.passes(stage.first, stage.last, samples * self.ground.profiles.input_bytes)
             rows.append(
                 StageMemory(
                     weights=self.weights[number],
@@ -85,9 +88,8 @@ class Placed:
                     remembered=self.held[number].remembered,
                     gradients=self.weights[number],
                     optimizer=self.held[number].optimizer,
-                    inputs=inputs,
-                    activations=activations,
                     rings=self.held[number].copies,
+                    **held_at_peak(self.states[number], [passes], self.options.recompute),
                 )
             )
         return rows

@@ -19,7 +19,7 @@ from pipelag.partitioner.plan import Plan, PlanStage
 from pipelag.schedules import Schedule, delays
 from pipelag.timing.breakdown import steady_seconds
 from pipelag.timing.costs import StageCost, Topology
-from pipelag.timing.memory import StageMemory, states_under_way
+from pipelag.timing.memory import StageMemory, held_at_peak, states_by_part
 from pipelag.timing.rehearsal import rehearse
 
 NOT_COUNTED = "its workers hold several stages each, whose versions of the weights are not counted"
@@ -50,7 +50,7 @@ class Stacked(Form):
             raise PipelagError(NOT_COUNTED)
         self.holders = holders_of(twice)
         self.links = links_of(ground.cluster, self.holders)
-        self.under_way = states_under_way(twice)
+        self.under_way = states_by_part(twice)
         self.splits = any(twice.split)
         self.held = rehearse(self.method, ground.optimizer, 1, 1)  # alike on all stages, of live weights alone
 
@@ -97,16 +97,12 @@ class Stacked(Form):
         on the largest of its stages.
         """
         layers, sizes = self.ground.profiles.at(self.ground.batch).layers, self.ground.profiles.sizes(samples)
-        rows, first = [], samples * self.ground.profiles.input_bytes
+        rows, first = list[StageMemory](), samples * self.ground.profiles.input_bytes
         for worker, states in enumerate(self.under_way):
             mine = [stage for stage, holder in zip(self.plan.stages, self.holders, strict=True) if holder == worker]
             tensors = [layer.weight_bytes for stage in mine for layer in layers[stage.first - 1 : stage.last]]
             weights, held = float(sum(tensors)), self.held.held(tensors)
-            entering = [float(sizes.output_bytes[stage.first - 2]) if stage.first > 1 else first for stage in mine]
-            inside = [float(sizes.kept_bytes[stage.first - 1 : stage.last].sum(dtype=float)) for stage in mine]
-            again = [max(inside)] * len(states)
-            kept = zip(states @ entering, again if self.options.recompute else states @ inside, strict=True)
-            inputs, activations = max(((float(a), float(b)) for a, b in kept), key=sum)
+            passes = [sizes.passes(stage.first, stage.last, first) for stage in mine]
             rows.append(
                 StageMemory(
                     weights=weights,
@@ -114,9 +110,8 @@ class Stacked(Form):
                     remembered=held.remembered,
                     gradients=weights,
                     optimizer=held.optimizer,
-                    inputs=inputs,
-                    activations=activations,
                     rings=held.copies,
+                    **held_at_peak(states, passes, self.options.recompute),
                 )
             )
         return rows

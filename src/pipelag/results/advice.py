@@ -153,7 +153,7 @@ COLUMNS = [
     Col("GB per GPU", memory("versions", "remembered"), "{:.3g}", "versions"),
     Col("GB per GPU", memory("gradients"), "{:.3g}", "gradients"),
     Col("GB per GPU", memory("optimizer"), "{:.3g}", "optimizer"),
-    Col("GB per GPU", memory("inputs", "activations"), "{:.3g}", "activations"),
+    Col("GB per GPU", memory("inputs", "activations", "output_gradients"), "{:.3g}", "activations"),
     Col("GB per GPU", lambda row: row.choice.fullest.total() / GB, "{:.3g}", "all"),
     Col("fits", fitting),
     Col("staleness per stage, minibatches", lambda row: short(row.choice.staleness)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -146,4 +146,17 @@ def in_flight(actions: Sequence[Action], begins: Kind = "F") -> int:
         ends: Kind = "W" if action.stage in split else "B"
         now += {begins: 1, ends: -1}.get(action.kind, 0)
         most = max(most, now)
+    return most
+
+
+def most_held(actions: Iterable[Action], changes: Mapping[tuple[Kind, int], tuple[int, int]]) -> int:
+    """The most bytes that a worker holds at once while it performs its actions.
+
+    Args:
+        changes: by kind and stage, the bytes that an action adds, and those that it frees at its end.
+    """
+    now = most = 0
+    for kind, stage, _ in actions:
+        added, freed = changes.get((kind, stage), (0, 0))
+        most = max(most, now + added, now := now + added - freed)
     return most

@@ -7,15 +7,18 @@ In autograd's graph, B runs through the nodes from which an input is reached, an
 forks, edges lead out of this part of the graph, to weights. B keeps the gradients that arrive at the forks. W goes on
 from each fork by itself, and autograd then runs only what lies between the fork and its weights. This is exact for
 weights that are behind one fork alone. Weights behind several (tied ones) would be counted again for each fork that is
-reached from another, so their gradients are computed in B, and added in W. So are those of nodes that compute both
-gradients together, of the user's own autograd functions, and of layers that are checkpointed inside: W would do all of
-their work again.
+reached from another, so their gradients are computed, and added to `grad`, in B. So are those of nodes that compute
+both gradients together, of the user's own autograd functions, and of layers that are checkpointed inside: W would do
+all of their work again.
+
+Between B and W the forks keep alive what is behind them: all that autograd has saved up to the last fork, whether W
+reads it or not, and the stage's input. What was saved after the last fork is free after B.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -26,7 +29,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pipelag.errors import PipelagError
 from pipelag.stage.recompute import Gradients, differentiable
-from pipelag.tensors import as_it_is, as_tuple
+from pipelag.tensors import as_it_is, as_tuple, nodes_behind
 
 Node = Any  # torch.autograd.graph.Node
 Edges = list[GradientEdge]
@@ -48,31 +51,28 @@ class Part(NamedTuple):
 
 @dataclass
 class Later:
-    """What B left to W.
-
-    parts: backwards still to be done.
-    computed: (leaf's node, its gradient) of those that B has computed.
-    """
+    """What B left to W: the backwards still to be done."""
 
     parts: list[Part] = field(default_factory=list)
-    computed: list[tuple[Node, torch.Tensor]] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
         """The bytes of the gradients that are kept until W."""
-        kept = [gradient for part in self.parts for gradient in part.gradients]
-        kept += [gradient for _, gradient in self.computed]
-        return sum({t.data_ptr(): t.numel() * t.element_size() for t in kept if t.layout == torch.strided}.values())
+        kept = [gradient for part in self.parts for gradient in part.gradients if gradient.layout == torch.strided]
+        # Not by their addresses, which tensors on the meta device do not have.
+        sizes = {(t.untyped_storage()._cdata, t.storage_offset()): t.numel() * t.element_size() for t in kept}
+        return sum(sizes.values())
+
+    def saved(self) -> Iterator[torch.Tensor]:
+        """The tensors that autograd's graph keeps until W: the stage's input, weights, and what the forward saved."""
+        for node in nodes_behind(edge.node for part in self.parts for edge in part.edges):
+            yield from (t for t in saved_by(node) if t.layout == torch.strided)
 
     def accumulate(self) -> None:
         """Compute the gradients of the weights, and add them to `grad`, as an ordinary backward does; call it once."""
         while self.parts:
             edges, gradients, leaves = self.parts.pop(0)
             torch.autograd.backward(edges, gradients, inputs=leaves)
-        with torch.no_grad():
-            for node, gradient in self.computed:
-                node(gradient)  # adds it, and calls the hooks for after that; the hooks of the tensor were called in B
-        self.computed.clear()
 
 
 def backward_to_inputs(output: Any, gradients: Gradients | None, inputs: Any) -> tuple[Gradients, Later]:
@@ -104,12 +104,12 @@ def backward_to_inputs(output: Any, gradients: Gradients | None, inputs: Any) ->
         torch.autograd.grad([t for t, _ in used], asked, starts.gradients, retain_graph=True, allow_unused=True)
     )
     with torch.no_grad():
-        for node, gradient in zip(entrances, found, strict=False):
+        for node, gradient in zip((*entrances, *early), found, strict=False):
             if gradient is not None:
-                node(gradient)  # becomes the input's `grad`, laid out in memory as an ordinary backward lays it out
-    left = Later(
-        beside, [(leaf, gradient) for leaf, gradient in zip(early, found, strict=False) if gradient is not None]
-    )
+                # Adds it to `grad`, laid out in memory as an ordinary backward lays it out, and calls the hooks for
+                # after that; the hooks of the tensor were called before.
+                node(gradient)
+    left = Later(beside)
     for edges, leaves in late:
         arrived = [(edge, gradient) for edge, gradient in zip(edges, found, strict=False) if gradient is not None]
         if arrived:
@@ -234,12 +234,24 @@ class Graph:
 def unpacks(node: Node) -> bool:
     """Whether hooks make a node's saved tensors again for each backward, as checkpointing inside a layer does."""
     kind: Any = type(node)
-    for name in saved_names(kind):
-        saved = getattr(node, name)
-        for one in saved if isinstance(saved, tuple) else (saved,):
-            if getattr(one, "unpack_hook", None) not in (None, as_it_is):
-                return True
-    return False
+    return any(made_again(one) for name in saved_names(kind) for one in as_tuple(getattr(node, name)))
+
+
+def made_again(saved: Any) -> bool:
+    """Whether hooks make a saved tensor again."""
+    return getattr(saved, "unpack_hook", None) not in (None, as_it_is)
+
+
+def saved_by(node: Node) -> list[torch.Tensor]:
+    """The tensors that a node keeps: those saved for its backward, or the leaf whose gradient it accumulates."""
+    if (leaf := getattr(node, "variable", None)) is not None:
+        return [leaf]
+    kind: Any = type(node)
+    pairs = [(name, name.replace("_raw", "", 1)) for name in saved_names(kind)]
+    if isinstance(node, BackwardCFunction):
+        pairs = [("_raw_saved_tensors", "saved_tensors")]
+    kept = [getattr(node, name) for raw, name in pairs if not any(map(made_again, as_tuple(getattr(node, raw))))]
+    return [t for one in kept for t in as_tuple(one) if isinstance(t, torch.Tensor)]
 
 
 @cache

@@ -8,21 +8,41 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipelag.errors import PipelagError
-from pipelag.timing.layers import Profile
+from pipelag.timing.layers import Profile, kept_until_w
+
+KINDS = ("output", "kept", "freed", "gradient")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of each layer's output, and of what its backward needs besides weights and input: arrays [layers]."""
+    """The sizes of each layer as `LayerTime` has them: arrays [layers]; a `gradient_bytes` of -1 is unknown."""
 
     output_bytes: np.ndarray
     kept_bytes: np.ndarray
+    freed_bytes: np.ndarray
+    gradient_bytes: np.ndarray
 
     @classmethod
     def of(cls, profile: Profile) -> Sizes:
         """The sizes that a profile holds."""
-        layers = profile.layers
-        return cls(np.array([layer.output_bytes for layer in layers]), np.array([layer.kept_bytes for layer in layers]))
+        rows = [[getattr(layer, f"{kind}_bytes") for layer in profile.layers] for kind in KINDS]
+        return cls(*(np.array([-1 if size is None else size for size in row]) for row in rows))
+
+    def passes(self, first: int, last: int, input_bytes: float) -> np.ndarray:
+        """[2, 3]: what a stage keeps of a microbatch, from F to B (or, if that is not in two parts, its end), and from
+        B to W: bytes of its input, of its activations and of gradients of outputs.
+
+        Args:
+            first, last: the stage's layers (from 1).
+            input_bytes: bytes of a microbatch of the model's input.
+        """
+        kept, freed, gradients = (
+            sizes[first - 1 : last].tolist() for sizes in (self.kept_bytes, self.freed_bytes, self.gradient_bytes)
+        )
+        entering = float(self.output_bytes[first - 2]) if first > 1 else input_bytes
+        known = [None if size < 0 else size for size in gradients]
+        later = kept_until_w(entering, kept, freed, known, float(self.output_bytes[last - 1]), first == 1)
+        return np.array([(entering, sum(kept), 0), later], float)
 
 
 class Profiles:
@@ -61,16 +81,14 @@ class Profiles:
             self.at(2 * max(self.made, default=samples))
         (low, below), (high, above) = self.line
         steps, of = samples - low, high - low
-        return Sizes(
-            below.output_bytes + (above.output_bytes - below.output_bytes) * steps // of,
-            below.kept_bytes + (above.kept_bytes - below.kept_bytes) * steps // of,
-        )
+        pairs = [(getattr(below, f"{kind}_bytes"), getattr(above, f"{kind}_bytes")) for kind in KINDS]
+        return Sizes(*(low + (high - low) * steps // of for low, high in pairs))
 
 
 def check_line(profile: Profile, expected: Sizes, samples: int) -> None:
     """Refuse a model whose sizes are not linear in the number of samples."""
     counted = Sizes.of(profile)
-    for what in ("output", "kept"):
+    for what in KINDS:
         sizes, on_line = (getattr(each, f"{what}_bytes") for each in (counted, expected))
         for layer, here, foreseen in zip(profile.layers, sizes, on_line, strict=True):
             if here != foreseen:

@@ -27,6 +27,8 @@ class StageCost:
     splitting: seconds that such a backward in two parts takes more than `backward`.
     entering_bytes: the part of `kept_bytes` that is the stage's input, all that the first stage of a recomputed segment
         keeps.
+    until_w_bytes: what is kept from B to W, gradients of outputs included, in a schedule that computes the gradients of
+        the weights apart; None: `kept_bytes`.
     """
 
     forward: float
@@ -39,10 +41,12 @@ class StageCost:
     entering_bytes: float = 0.0
     weight_gradient: float | None = None
     splitting: float = 0.0
+    until_w_bytes: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            is_number, unsaid = isinstance(value, Real), name in ("recompute", "weight_gradient") and value is None
+            is_number = isinstance(value, Real)
+            unsaid = name in ("recompute", "weight_gradient", "until_w_bytes") and value is None
             if not unsaid and not (is_number and 0 <= value <= MOST):
                 raise PipelagError(
                     f"a stage's {name} is {shown(value)}; it should be a number from 0 on, at most {MOST:g}"

@@ -43,6 +43,8 @@ class LayerRow(Typed):
     weight_bytes: Bytes
     weight_ms: Milliseconds | None = None
     split_ms: Milliseconds = 0.0
+    gradient_bytes: Bytes | None = None
+    freed_bytes: Bytes = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ class LayerTime:
     weight_bytes: the layer's weights.
     weight_ms: the gradients of the weights alone (W), where a schedule computes them apart; None: unknown.
     split_ms: what a backward in two parts takes more than `backward_ms`; so B takes the sum of both less `weight_ms`.
+    gradient_bytes: the gradients of outputs, the layer's or those inside it, that such a backward keeps from B to W;
+        None: unknown.
+    freed_bytes: the part of `kept_bytes` that is free after B, if no later layer of the stage keeps gradients for W
+        (otherwise autograd keeps all of it until W); 0 of the first layer, whose whole backward is W's.
     """
 
     layer: int
@@ -66,6 +72,8 @@ class LayerTime:
     weight_bytes: int = 0
     weight_ms: float | None = None
     split_ms: float = 0.0
+    gradient_bytes: int | None = None
+    freed_bytes: int = 0
 
     @property
     def total_ms(self) -> float:
@@ -126,18 +134,21 @@ class Profile:
             both = backward + splitting
             weights = None if None in apart else min(sum(apart) / 1e3 / microbatches, both)  # type: ignore[arg-type]
             entering = self.layers[a - 1].output_bytes if a else 0  # received, and kept until the backward
+            kept, freed = [one.kept_bytes for one in stage], [one.freed_bytes for one in stage]
+            gradients = [one.gradient_bytes for one in stage]
+            later = kept_until_w(entering, kept, freed, gradients, stage[-1].output_bytes, first=not a)
             costs.append(
                 StageCost(
                     forward=sum(layer.forward_ms for layer in stage) / 1e3 / microbatches,
                     backward=backward,
                     update=update_ms[number] / 1e3 if update_ms else 0.0,
                     output_bytes=stage[-1].output_bytes / microbatches,
-                    kept_bytes=(entering + (0 if recompute else sum(layer.kept_bytes for layer in stage)))
-                    / microbatches,
+                    kept_bytes=(entering + (0 if recompute else sum(kept))) / microbatches,
                     weight_bytes=sum(layer.weight_bytes for layer in stage),
                     entering_bytes=entering / microbatches,
                     weight_gradient=weights,
                     splitting=splitting,
+                    until_w_bytes=None if None in gradients else sum(later) / microbatches,
                 )
             )
         return costs
@@ -155,6 +166,8 @@ class Profile:
                     split_ms=layer.split_ms * factor,
                     output_bytes=round(layer.output_bytes * factor),
                     kept_bytes=round(layer.kept_bytes * factor),
+                    gradient_bytes=None if layer.gradient_bytes is None else round(layer.gradient_bytes * factor),
+                    freed_bytes=round(layer.freed_bytes * factor),
                 )
                 for layer in self.layers
             )
@@ -200,10 +213,42 @@ class Profile:
                     f"{where}: weight_ms is {row.weight_ms:g}, but it is a part of the backward, whose parts take "
                     f"{row.backward_ms + row.split_ms:g} ms together (backward_ms and split_ms)"
                 )
+            if row.freed_bytes > row.kept_bytes:
+                raise PipelagError(
+                    f"{where}: freed_bytes is {row.freed_bytes}, but it is a part of kept_bytes, which is "
+                    f"{row.kept_bytes}"
+                )
             layers.append(LayerTime(**row.model_dump()))
         if not layers:
             raise PipelagError(f"'{path}' is not a profile that pipelag saved: it holds no layers")
         return cls(tuple(layers))
+
+
+def kept_until_w(
+    entering: float,
+    kept: Sequence[int],
+    freed: Sequence[int],
+    gradients: Sequence[int | None],
+    leaving: float,
+    first: bool,
+) -> tuple[float, float, float]:
+    """What a backward in two parts keeps of a microbatch from B to W.
+
+    Args:
+        entering, leaving: bytes of the stage's input and output.
+        kept, freed, gradients: bytes per layer of the stage, as `LayerTime` has them.
+        first: the stage is the pipeline's first one, whose whole backward is W's.
+
+    Returns:
+        Bytes of its input, of its activations and of gradients of outputs. The last are 0 if a layer's are unknown, and
+        all activations then count until W.
+    """
+    if first or None in gradients:
+        return entering, sum(kept), 0 if None in gradients else leaving
+    late = max((number for number, size in enumerate(gradients, start=1) if size), default=0)
+    if not late:  # B computes the gradients of all weights, and frees everything
+        return 0, 0, 0
+    return entering, sum(kept[:late]) - freed[late - 1], sum(size for size in gradients if size)
 
 
 def check_factor(factor: float) -> None:

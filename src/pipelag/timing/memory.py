@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
@@ -28,9 +28,10 @@ class StageMemory:
     optimizer: the optimizer's state.
     inputs: the stage's inputs of all microbatches under way.
     activations: what the passes keep beyond their inputs: of one microbatch with recomputation, otherwise of all that
-        are under way.
+        are under way, up to the end of W what is kept until then.
     rings: what this package's executors hold in place of `versions`, which includes a copy of the live version and the
         weights that they compute ahead for passes to read. Not part of the total.
+    output_gradients: the gradients of outputs that backwards in two parts keep from B to W.
     """
 
     weights: float
@@ -41,6 +42,7 @@ class StageMemory:
     inputs: float
     activations: float
     rings: float
+    output_gradients: float = 0.0
 
     def parts(self, executor: bool = False) -> dict[str, float]:
         """The bytes by kind, which add up to the total.
@@ -84,7 +86,7 @@ def states_under_way(schedule: Schedule) -> list[np.ndarray]:
     """Per worker, the microbatches under way of each of its stages at the same time, an array [states, stages].
 
     The stages are in the order of the pipeline, and the states are those right after a forward, each once: one of them
-    is the worker's peak, whatever a microbatch keeps on a stage. For under way see `microbatches_under_way`.
+    is the worker's peak if a microbatch keeps the same up to W. For under way see `microbatches_under_way`.
     """
     table, split, states = schedule.table, np.array(schedule.split), []
     for a, b in pairwise(table.bounds.tolist()):
@@ -96,16 +98,40 @@ def states_under_way(schedule: Schedule) -> list[np.ndarray]:
     return states
 
 
-def activations_of(entering: float, inside: float, under_way: int, recompute: bool) -> tuple[float, float]:
-    """The bytes of (`inputs`, `activations`) of a stage.
+def states_by_part(schedule: Schedule) -> list[np.ndarray]:
+    """As `states_under_way`, but apart for those between F and B and those between B and W: [states, 2, stages].
+
+    The states are those right after a forward or the first part of a backward: one of them is the worker's peak,
+    whatever a microbatch keeps on a stage, before B and after it.
+    """
+    table, split, states = schedule.table, np.array(schedule.split), []
+    for a, b in pairwise(table.bounds.tolist()):
+        kinds, stages = table.kinds[a:b], table.stages[a:b]
+        in_parts = split[stages - 1]
+        grows = (kinds == F) | ((kinds == B) & in_parts)
+        waiting = [(kinds == F) * 1 - (kinds == B), in_parts * ((kinds == B) * 1 - (kinds == W))]
+        counts = [
+            [np.cumsum(np.where(stages == stage, changes, 0))[grows] for stage in np.unique(stages)]
+            for changes in waiting
+        ]
+        states.append(np.unique(np.array(counts).transpose(2, 0, 1), axis=0))
+    return states
+
+
+def held_at_peak(states: np.ndarray, passes: Sequence[np.ndarray], recompute: bool) -> dict[str, float]:
+    """What a worker's passes hold when they hold most: bytes of `inputs`, `activations` and `output_gradients`.
 
     Args:
-        entering: bytes of the input of one microbatch.
-        inside: bytes that a pass keeps beyond its input, its output included.
-        under_way: the number of microbatches under way.
-        recompute: activations are computed again for the backward.
+        states: one worker's `states_by_part`.
+        passes: `Sizes.passes` of its stages.
+        recompute: activations are computed again for the backward: of one microbatch, on the largest of the stages.
     """
-    return under_way * entering, (1 if recompute else under_way) * inside
+    sizes = np.stack(passes, axis=1)
+    held = np.tensordot(states, sizes, 2)
+    if recompute:
+        held[:, 1] = sizes[0, :, 1].max()
+    most = held[held.sum(axis=1).argmax()].tolist()
+    return dict(zip(("inputs", "activations", "output_gradients"), most, strict=True))
 
 
 def most_that_fit(holds: Callable[[int], float], memory: float) -> int | None:

@@ -48,9 +48,10 @@ def profile(
         repeats: rounds that are measured, at least 1.
         warmup: rounds before these that are not measured.
         progress: whether to show a progress bar; by default if there is a terminal.
-        split: also measure `weight_ms` and `split_ms`, which zero-bubble schedules are timed by. Each round then runs a
-            second time, with every backward in two parts, as on real workers (`pipelag.stage.split`). The first layer
-            has no gradient of its input to compute, so its whole backward counts as that of the parameters.
+        split: also measure `weight_ms` and `split_ms`, which zero-bubble schedules are timed by, and `gradient_bytes`
+            and `freed_bytes`, by which their memory is counted. Each round then runs a second time, with every backward
+            in two parts, as on real workers (`pipelag.stage.split`). The first layer has no gradient of its input to
+            compute, so its whole backward counts as that of the parameters.
 
     Raises:
         PipelagError: the model is not a sequence of layers, the batch is not a tensor or a tuple of tensors, or there
@@ -93,7 +94,8 @@ def _profile(
     forward, backward, again, of_inputs, of_weights = (_no_times(layers) for _ in range(5))
     whole = nn.ModuleList(layers)
     with unchanged_buffers(whole), _gradients_aside(whole):
-        sizes = _sizes(layers, batch)
+        sizes = _sizes(layers, batch, split)
+        whole.zero_grad(set_to_none=True)
         for turn in Bar(range(warmup + repeats), unit="round", desc="profile", disable=hidden):
             _backwards(_forwards(layers, batch, clock, forward), clock, backward)
             if split:
@@ -104,8 +106,8 @@ def _profile(
             if turn < warmup:
                 forward, backward, again, of_inputs, of_weights = (_no_times(layers) for _ in range(5))
     measured = [
-        LayerTime(i, name_of(layer), median(f), median(b), *sizes[i - 1])
-        for i, (layer, f, b) in enumerate(zip(layers, forward, backward, strict=True), start=1)
+        LayerTime(i, name_of(layer), median(f), median(b), **size)
+        for i, (layer, f, b, size) in enumerate(zip(layers, forward, backward, sizes, strict=True), start=1)
     ]
     return Profile(tuple(_in_two_parts(layers, measured, of_inputs, of_weights) if split else measured))
 
@@ -169,8 +171,8 @@ def _gradients_aside(module: nn.Module) -> Iterator[None]:
             parameter.grad = gradient
 
 
-def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]]:
-    """(output, kept, weight) bytes per layer, from one forward pass."""
+def _sizes(layers: Sequence[nn.Module], batch: Any, split: bool) -> list[dict[str, int]]:
+    """The sizes of each layer (`LayerTime`) by name, from one forward and, with `split`, a B of each layer alone."""
     sizes, value = [], batch
     once = weight_bytes(layers)
     for index, layer in enumerate(layers):
@@ -189,8 +191,23 @@ def _sizes(layers: Sequence[nn.Module], batch: Any) -> list[tuple[int, int, int]
         out = sum(t.numel() * t.element_size() for t in as_tuple(value))
         inside = sum(size for place, size in kept_bytes.items() if place not in outputs)
         last = index == len(layers) - 1
-        sizes.append((out, inside + (0 if last else new), once[index]))
+        size = {"output_bytes": out, "kept_bytes": inside + (0 if last else new), "weight_bytes": once[index]}
+        sizes.append(size | (_until_w(value, received, kept_bytes, size["kept_bytes"]) if split else {}))
     return sizes
+
+
+def _until_w(value: Any, received: Any, saved: dict[int, int], kept: int) -> dict[str, int]:
+    """A layer's `gradient_bytes` and `freed_bytes`.
+
+    Args:
+        saved: what the forward has saved: bytes by the address of their storage.
+        kept: the layer's `kept_bytes`.
+    """
+    outputs, gradients = own_outputs(value, [torch.zeros_like(t) for t in as_tuple(value) if t.requires_grad], received)
+    _, left = backward_to_inputs(tuple(outputs), tuple(gradients), received)
+    until_w = sum(saved[place] for place in {t.untyped_storage().data_ptr() for t in left.saved()} & {*saved})
+    first = not any(t.requires_grad for t in as_tuple(received))
+    return {"gradient_bytes": left.bytes, "freed_bytes": 0 if first else max(0, kept - until_w)}
 
 
 def _detached(value: Any, differentiable: bool) -> Any:

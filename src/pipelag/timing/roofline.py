@@ -21,7 +21,8 @@ from torch.utils.flop_counter import flop_registry
 
 from pipelag.models.cut import name_of
 from pipelag.stage.recompute import fresh
-from pipelag.tensors import as_tuple, own_outputs, weight_bytes
+from pipelag.stage.split import backward_to_inputs
+from pipelag.tensors import as_it_is, as_tuple, own_outputs, weight_bytes
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import Device, data_sheet
 from pipelag.timing.storages import Saved, id_of
@@ -116,7 +117,7 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
     for number, layer in enumerate(model, start=1):
         received = fresh(value)
         keep = Saved({id_of(p) for p in layer.parameters()} | {id_of(t) for t in as_tuple(received)})
-        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+        hooks = torch.autograd.graph.saved_tensors_hooks(keep, as_it_is)
         with hooks, Roofline(sheet) as forward, unrolled.into(forward):
             value = layer(received)
         outputs, output_gradients = own_outputs(
@@ -126,12 +127,19 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
         with Roofline(sheet) as alone, unrolled.into(alone, weights=False):  # without the gradients of the weights
             if inputs and outputs:
                 torch.autograd.grad(outputs, inputs, output_gradients, retain_graph=True, allow_unused=True)
+        before = [(t, t.grad) for t in (*layer.parameters(), *inputs)]
+        with unrolled.into(Roofline(sheet)):  # what is kept if the backward is in two parts; no operator counts
+            _, left = backward_to_inputs(tuple(outputs), tuple(output_gradients), received)
+            gradient_bytes, places = left.bytes, {id_of(t) for t in left.saved()}
+        for tensor, gradient in before:
+            tensor.grad = gradient
         with Roofline(sheet) as backward, unrolled.into(backward):
             torch.autograd.backward(outputs, output_gradients)
         out = sum(t.numel() * t.element_size() for t in as_tuple(value))
         handed = {id_of(t): t.untyped_storage().nbytes() for t in as_tuple(value)}
         inside = sum(size for place, size in keep.bytes.items() if place not in handed)
         new = sum(size for place, size in handed.items() if place not in {id_of(t) for t in as_tuple(received)})
+        kept = inside + (0 if number == len(model) else new)  # what only passes through a layer is kept once
         rows.append(
             LayerTime(
                 number,
@@ -139,9 +147,11 @@ def roofline(model: nn.Sequential | Sequence[nn.Module], batch: Any, device: str
                 1e3 * forward.seconds,
                 1e3 * backward.seconds,
                 out,
-                inside + (0 if number == len(model) else new),  # what only passes through a layer is kept once
+                kept,
                 once[number - 1],
                 1e3 * max(0.0, backward.seconds - alone.seconds),
+                gradient_bytes=gradient_bytes,
+                freed_bytes=max(0, kept - sum(keep.bytes[place] for place in places & {*keep.bytes})) if inputs else 0,
             )
         )
     return Profile(tuple(rows))

@@ -116,13 +116,14 @@ class Wiring:
     def bytes_changed(self) -> np.ndarray:
         """[kinds, stages]: the bytes by which memory changes at the start of F and R, and at the end of B and W.
 
-        A backward in two parts keeps its activations until the end of the second (W).
+        From the end of B to that of W, a backward in two parts keeps `until_w_bytes`.
         """
         activations = np.array([cost.kept_bytes for cost in self.costs])
+        later = np.array([c.kept_bytes if c.until_w_bytes is None else c.until_w_bytes for c in self.costs])
         before = activations.copy()  # kept from the forward on; in a recomputed segment only its input, if anything
         for kind, stage in self.schedule.owners:
             if kind == "R":
                 before[stage - 1] = self.costs[stage - 1].entering_bytes if self.schedule.heads(stage) else 0.0
         split = np.array(self.schedule.split)
-        ends = [np.where(split, 0.0, -activations), np.where(split, -activations, 0.0)]
+        ends = [np.where(split, later, 0.0) - activations, np.where(split, -later, 0.0)]
         return np.array([before, ends[0], activations - before, ends[1]])

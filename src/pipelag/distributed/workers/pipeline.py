@@ -23,7 +23,7 @@ from pipelag.distributed.workers.base import Assignment, Worker, received_inputs
 from pipelag.distributed.workers.stage import Batches, StageState, Tensors, updates_of
 from pipelag.errors import PipelagError
 from pipelag.schedules import Action, Schedule
-from pipelag.schedules.actions import Kind, in_flight
+from pipelag.schedules.actions import Kind, in_flight, most_held
 from pipelag.stage.recompute import Gradients, differentiable
 from pipelag.tensors import alone, sent
 
@@ -99,6 +99,8 @@ class PipelineWorker(Worker):
             state.weights.restore()
             for kind, size in state.memory().items():
                 self.record.memory[kind] = self.record.memory.get(kind, 0) + size
+        changes = {key: change for state in self.stages.values() for key, change in state.changes().items()}
+        self.record.memory["joint"] = most_held(self.actions, changes)
         if self.events:
             self.read_marks()
             self.record.memory["peak"] = torch.cuda.max_memory_allocated(self.job.device)

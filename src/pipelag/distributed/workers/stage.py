@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from pipelag.data.split import split
 from pipelag.distributed.checkpoints import CheckpointWriter
@@ -18,13 +19,13 @@ from pipelag.distributed.workers.base import Assignment, optimizer_state
 from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
 from pipelag.schedules import Action, Schedule
-from pipelag.schedules.actions import in_flight
+from pipelag.schedules.actions import Kind, in_flight
 from pipelag.stage.flat_step import FlatStep
 from pipelag.stage.guard import Guard, due
 from pipelag.stage.history import History, restore, state_of
 from pipelag.stage.optimizers import apart, group_by_stage, set_rates
 from pipelag.stage.policy import StageWeights
-from pipelag.stage.recompute import Gradients, backward_through
+from pipelag.stage.recompute import Gradients, backward_through, differentiable
 from pipelag.stage.rounded import computing, differentiating, flat_of
 from pipelag.stage.split import Later, backward_to_inputs
 from pipelag.stage.weights import hand_over, publish, shadows
@@ -129,8 +130,9 @@ class StageState:
         self.guard = Guard(module, self.weights, phase, assignment.to_come)
         self.splits, self.left = schedule.splits(stage), dict[int, Later]()  # what B left to W
         self.saved: dict[int, Saved] = {}
-        self.saved_bytes = self.entering_bytes = self.left_bytes = 0
-        self.measured = False
+        self.saved_bytes = self.entering_bytes = self.left_bytes = self.until_w_bytes = 0
+        self.measured, self.examined = False, -1  # the microbatch that was measured last
+        self.held: dict[int, int] = {}  # what it keeps from F to B: bytes by the address of their storage
         self.split: dict[str, tuple[int, list[Any]]] = {}
 
     def begin(self, batches: Batches) -> None:
@@ -173,12 +175,15 @@ class StageState:
         minibatch, j = divmod(self.done + m, self.microbatches)
         if not self.measured or (not j and due(minibatch)):
             weights = {tensor.untyped_storage().data_ptr() for tensor in self.flat.held}
-            with unchanged, self.guard.following(), kept_for_backward(weights, self.guard.look) as held:
+            given = sizes_of(tree_leaves((entered, self.part("targets", m) if self.last else None)))
+            with unchanged, self.guard.following(), kept_for_backward(weights, self.guard.look, given) as held:
                 value = self.compute(entered, m)
             self.guard.check()
             if self.last:
                 check_loss(value, [*self.module.parameters(), *received])
-            self.saved_bytes, self.measured = sum(held.values()), True
+            self.saved_bytes, self.measured, self.examined = sum(held.values()), True, m
+            kept = (*as_tuple(entered), *(() if self.last else as_tuple(value)))  # but not the loss
+            self.held = {place: size for place, size in sizes_of(kept).items() if place not in weights} | held
         else:
             with unchanged:
                 value = self.compute(entered, m)
@@ -186,7 +191,7 @@ class StageState:
         if read is not None:
             read.changed()
         if self.runs_again:
-            self.saved[m] = Saved(received, (), entered if self.heads else None, read=read)
+            self.saved[m] = Saved(received, (), entered, read=read) if self.heads else Saved((), (), read=read)
         elif self.recompute:
             self.saved[m] = Saved(received, (), entered, self.part("targets", m) if self.last else None, read)
         else:
@@ -240,8 +245,14 @@ class StageState:
         with differentiating(self.device, self.assignment.masters is not None):
             if not self.splits:
                 return saved.inputs, backward_through(outputs, gradients, saved.inputs)
-            leaving, self.left[m] = backward_to_inputs(outputs, gradients, saved.inputs)
-        self.left_bytes = max(self.left_bytes, self.left[m].bytes)
+            leaving, left = backward_to_inputs(outputs, gradients, saved.inputs)
+        self.left[m] = left
+        for received in differentiable(saved.inputs):  # which stay until W, but not their gradients
+            received.grad = None
+        self.left_bytes = max(self.left_bytes, left.bytes)
+        if m == self.examined:
+            places = {tensor.untyped_storage().data_ptr() for tensor in left.saved()}
+            self.until_w_bytes = sum(size for place, size in self.held.items() if place in places)
         return saved.inputs, leaving
 
     def weight_gradients(self, m: int) -> None:
@@ -315,8 +326,8 @@ class StageState:
         Activations are those of one microbatch, times the most microbatches under way. With recomputation they are the
         stage's inputs of these microbatches, and all activations of the one that is recomputed. In a segment they are
         the inputs of its first stage, and all activations of the recomputed microbatches that wait for their gradient.
-        If the gradients of weights are computed apart (W), activations are kept until then, and so are the gradients
-        that arrived in B, `gradients`.
+        If the gradients of weights are computed apart (W), activations count until then, though B frees those that
+        neither W nor autograd's graph needs, and so do the gradients that arrived in B, `gradients`.
         """
         waiting, recomputed = in_flight(self.actions), 1 if self.recompute else 0
         left = {"gradients": self.left_bytes * in_flight(self.actions, "B")} if self.splits else {}
@@ -332,6 +343,25 @@ class StageState:
             + self.saved_bytes * recomputed,
             **left,
         }
+
+    def changes(self) -> dict[tuple[Kind, int], tuple[int, int]]:
+        """What the stage's passes keep, for `most_held`: inputs, what autograd saves, outputs (but not the loss)."""
+        whole, entering = sum(self.held.values()), self.entering_bytes
+        if self.runs_again:
+            first = entering if self.heads else 0
+            by_kind: dict[Kind, tuple[int, int]] = {"F": (first, 0), "R": (whole - first, 0), "B": (0, whole)}
+        elif self.recompute:
+            by_kind = {"F": (entering, 0), "B": (whole - entering, whole)}
+        else:
+            later = self.until_w_bytes + self.left_bytes if self.splits else 0
+            by_kind = {"F": (whole, 0), "B": (0, whole - later), "W": (0, later)}
+        return {(kind, self.stage): change for kind, change in by_kind.items()}
+
+
+def sizes_of(values: Iterable[Any]) -> dict[int, int]:
+    """The bytes of those of these values that are tensors, by the address of their storage."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return {t.untyped_storage().data_ptr(): t.numel() * t.element_size() for t in tensors}
 
 
 def ring_bytes(tensor: torch.Tensor, workers: int) -> int:

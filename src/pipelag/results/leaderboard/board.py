@@ -139,7 +139,8 @@ NOTES = {  # by column
     "timed": "Speedup: one worker's time per minibatch over the pipeline's. Timed: the schedule with layer times "
     "profiled on this machine and free links; – where no schedule produces a method's delays.",
     "memory": "Memory: the fullest worker's weight copies and kept activations, by the timed executor; for sequential "
-    "training, its only worker's. Gradients and the optimizer's state are not counted.",
+    "training, its only worker's. Gradients and the optimizer's state are not counted, nor, unless the profile tells, "
+    "the gradients of outputs that ZB-H1 keeps until W.",
 }
 LATE = (
     "Hogwild: late gradients of weights that were current when they were read, so it has no distance. The staleness "
