@@ -586,6 +586,36 @@ def test_a_third_party_optimizer_works_wherever_nothing_is_predicted() -> None:
         del RULES[Alien]
 
 
+class Heavy(torch.optim.Optimizer):
+    """Caffe's SGD as a user may write it; it keeps an average of the gradients, too, along which it does not step."""
+
+    def __init__(self, params: Any, lr: float = 0.05) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state["velocity"] = 0.9 * state.get("velocity", torch.zeros_like(p)) + group["lr"] * p.grad
+                state["exp_avg"] = torch.ones_like(p)
+                p.sub_(state["velocity"])
+
+
+@pytest.mark.parametrize("name", ["spectrain", "lwp_v"])
+def test_a_velocity_that_a_users_optimizer_declares_is_predicted_along(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for known in ("RULES", "KEEP_VELOCITY"):
+        monkeypatch.setattr(methods.prediction, known, copy.copy(getattr(methods.prediction, known)))
+    undeclared = train(name, CUTS, 6, make=Heavy)
+    prediction_rule(Heavy, velocity=True)(lambda state, group: state.get("velocity"))
+    declared = train(name, CUTS, 6, make=Heavy)
+    same = train(name, CUTS, 6, make=partial(CaffeSGD, lr=0.05, momentum=0.9))
+    assert all(torch.allclose(declared[key], value, atol=1e-6) for key, value in same.items())
+    assert not all(torch.allclose(undeclared[key], value, atol=1e-3) for key, value in same.items())
+
+
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.NAdam])
 def test_float16_predicts_nothing_where_nothing_has_moved(make: Any) -> None:
     """In float16, weights with zero gradients are predicted to stay, without NaN.
