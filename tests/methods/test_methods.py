@@ -569,6 +569,18 @@ class Alien(torch.optim.Optimizer):
                     self.state[p]["sign"] = p.grad.sign()
 
 
+def test_interleaving_with_one_stage_per_worker_is_pipedream() -> None:
+    """Narayanan et al. 2021, section 2.2: interleaving differs from 1F1B only by the stages that a worker has."""
+    one, pipedream = get("pipedream_interleaved", chunks=1), get("pipedream")
+    assert one.schedule(4, 6, 4).workers == pipedream.schedule(4, 6, 4).workers
+    weights, same = (train(each, CUTS, 6, microbatches=4) for each in (one, "pipedream"))
+    assert all(torch.equal(weights[key], value) for key, value in same.items())
+    three = get("pipedream_interleaved", chunks=3)
+    assert len(three.schedule(6, 4, 6).workers) == 2
+    assert sum(three.delays(6, 6).forward) < sum(pipedream.delays(6, 6).forward)
+    assert three.delays(6, 6).backward_lags == three.delays(6, 6).forward_lags
+
+
 def test_a_third_party_optimizer_works_wherever_nothing_is_predicted() -> None:
     for name in ("pipedream", "pipemare", "lwp_w", "spectrain", "xpipe"):
         train(name, CUTS, 4, make=Alien)
