@@ -287,6 +287,45 @@ def test_what_a_forward_names_anew_is_forgotten(emulated: Emulated) -> None:
     assert not hasattr(layer, "new") and attributes.changed() == ""
 
 
+def test_what_a_function_counts_or_binds_in_its_closure_is_forgotten() -> None:
+    def functions() -> tuple[Callable[[], int], Callable[[], int]]:
+        count, late = 0, 1
+
+        def counting() -> int:
+            nonlocal count
+            count += 1
+            return count
+
+        def binding() -> int:
+            nonlocal late
+            late = 7
+            return late
+
+        del late  # its variable has no value until it is called
+        return counting, binding
+
+    counting, binding = functions()
+    assert counting() == 1
+    for called, name in ((counting, "count"), (binding, "late")):
+        attributes = graphs.Attributes([counting, binding])
+        called()
+        assert attributes.changed() == f"'{name}' of {called.__name__}"
+        attributes.restore()
+        assert attributes.changed() == ""
+    assert counting() == 2 and vars(binding) == {}
+
+
+def test_a_shape_that_every_forward_notes_anew_is_the_same_until_it_differs() -> None:
+    layer: Any = Between(naming)
+    layer.shape = (2, (3, 4))
+    attributes = graphs.Attributes([layer])
+    for shape, changed in (((3, 4), ""), ((3, 5), "'shape' of Between"), ((3, 4, 5), "'shape' of Between")):
+        layer.shape = (2, tuple(list(shape)))
+        assert attributes.changed() == changed
+    attributes.restore()
+    assert layer.shape == (2, (3, 4))
+
+
 def test_a_layer_that_writes_into_its_minibatch_stays_eager(emulated: Emulated) -> None:
     model = nn.Sequential(Between(writing), *model_of())
     training = begin(model, recorder=emulated)
