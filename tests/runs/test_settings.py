@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from pipelag import data, methods
 from pipelag.data.images.batches import Batches
 from pipelag.data.text.parallel import PAD
+from pipelag.errors import PipelagError
 from pipelag.library.simulated_checkpoint import settings_of
 from pipelag.runs import text_metrics
 from pipelag.runs.carry_out import carry_out, carry_out_together
@@ -272,6 +273,21 @@ def test_a_method_that_means_something_else_than_it_did_gives_its_runs_other_ids
         monkeypatch.setitem(methods.METHODS, "pipedream", replace(methods.METHODS["pipedream"], revision=revision))
         ids.append(RunSpec.model_validate(WHOLE).id)
     assert len(set(ids)) == 3 and RunSpec.model_validate(SPEC).id == of_others
+
+
+@pytest.mark.parametrize("option", [{"discrepancy": {"every": 2}}, {"grouped": True}])
+def test_what_only_the_simulated_executor_does_is_refused_of_the_real_one(option: dict[str, Any]) -> None:
+    RunSpec.model_validate(SPEC | {"options": option})
+    with pytest.raises(ValueError, match=f"options.{next(iter(option))} is for the simulated executor; leave it out"):
+        RunSpec.model_validate(SPEC | {"options": option, "executor": "real"})
+
+
+def test_distances_over_replicas_are_refused_before_any_phase_is_trained(tmp_path: Path) -> None:
+    phases = [*SPEC["phases"], {"method": "pipedream", "steps": 2, "cuts": [2], "replicas": [2, 1]}]
+    spec = RunSpec.model_validate(SPEC | {"phases": phases, "options": {"discrepancy": {}}, "evaluate_every": 1})
+    with pytest.raises(PipelagError, match="options.discrepancy needs one worker per stage"):
+        carry_out(spec, tmp_path / "run", "cpu", 1)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size] == ["id"]
 
 
 def test_every_setting_of_a_phase_is_one_of_the_phase_that_is_trained() -> None:
