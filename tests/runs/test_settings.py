@@ -300,6 +300,23 @@ def test_every_setting_of_a_phase_is_one_of_the_phase_that_is_trained() -> None:
     assert two == Phase(methods.get("pipedream"), 4, (3,), recompute=True, replicas=(2, 1))
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_a_profile_has_a_row_for_each_layer_and_the_threads_of_its_options(tmp_path: Path, split: bool) -> None:
+    options = {"repeats": 1, "threads": 2, "split": split}
+    spec = RunSpec.model_validate({key: SPEC[key] for key in ("model", "data", "batch")} | {"kind": "profile"})
+    summary = carry_out(spec.model_copy(update={"options": options}), tmp_path, "cpu", 1)
+    layers = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    model = opened().model(RunSpec.model_validate(SPEC), CPU)
+    assert [row["layer"] for row in layers] == [*range(1, len(model) + 1)]
+    assert [row["weight_bytes"] for row in layers] == [
+        4 * sum(p.numel() for p in layer.parameters()) for layer in model
+    ]
+    assert layers[-1]["output_bytes"] == 8 * 10 * 4  # minibatch, classes, float32
+    assert all((row["weight_ms"] is not None) == split for row in layers)
+    assert summary["total_ms"] == pytest.approx(sum(row["forward_ms"] + row["backward_ms"] for row in layers))
+    assert json.loads((tmp_path / "environment.json").read_text())["threads"] == 2
+
+
 def test_a_run_computes_with_as_many_threads_as_its_log_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, step = set[int](), SimulatedTraining.step
 
