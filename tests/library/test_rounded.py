@@ -406,6 +406,23 @@ def test_an_optimizer_clips_the_models_gradients(where: str, clip: Callable[...,
     assert near(full, rounded) and not near(full, unclipped)
 
 
+def test_a_step_that_puts_other_tensors_in_place_of_the_models_gradients_is_refused() -> None:
+    """In float32 they are those that the step then uses; copies of bfloat16 would only look like it."""
+
+    def halve_all(parameters: Any) -> None:
+        for weight in parameters:
+            if weight.grad is not None:
+                weight.grad = weight.grad * 0.5
+
+    network = model()
+    train(network, optimizer=lambda params: Clipping(params, network, halve_all))
+    rounded = model()
+    with pytest.raises(
+        PipelagError, match="has put another tensor in place of the gradient .*in bfloat16 would be lost"
+    ):
+        train(rounded, optimizer=lambda params: Clipping(params, rounded, halve_all), precision="bf16")
+
+
 @pytest.mark.parametrize("of", ["weight_norm", "orthogonal", "spectral_norm"])
 def test_parametrised_layers_train_alike_or_say_why_not(of: str) -> None:
     def make(network: nn.Sequential) -> dict[str, Any]:
