@@ -415,12 +415,12 @@ def test_a_step_that_puts_other_tensors_in_place_of_the_models_gradients_is_refu
                 weight.grad = weight.grad * 0.5
 
     network = model()
-    train(network, optimizer=lambda params: Clipping(params, network, halve_all))
+    train(network, optimizer=lambda params: Clipping(params, network, halve_all), precision="fp32")
     rounded = model()
     with pytest.raises(
         PipelagError, match="has put another tensor in place of the gradient .*in bfloat16 would be lost"
     ):
-        train(rounded, optimizer=lambda params: Clipping(params, rounded, halve_all), precision="bf16")
+        train(rounded, optimizer=lambda params: Clipping(params, rounded, halve_all))
 
 
 @pytest.mark.parametrize("of", ["weight_norm", "orthogonal", "spectral_norm"])
