@@ -63,6 +63,13 @@ def test_a_pass_reads_a_version_in_the_units_that_have_it(method: str, microbatc
             assert first <= row["unit"] - row["ahead"] <= last
 
 
+def test_a_runs_trace_is_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run(tmp_path / "run", "pipedream", {"costs": {"forward": 1, "backward": 2}})
+    assert main(["timeline", str(folder), "--out", str(tmp_path / "x.json")]) == 0
+    assert (tmp_path / "x.json").read_bytes() == (folder / "trace.json").read_bytes()
+    assert "x.json: 8 actions on 2 workers" in capsys.readouterr().out
+
+
 def test_a_timelines_costs_links_and_form_are_refused_by_name(tmp_path: Path) -> None:
     costs, accelerators = {"forward": 1, "backward": 2}, {"form": "2K+1"}
     for options, phase, sentence in (
