@@ -139,6 +139,19 @@ def test_every_method_is_the_same_bit_for_bit(name: str, emulated: Emulated) -> 
     assert emulated.count == 2 + 2 * 7  # the first step is eager, and before the second one replay is compared
 
 
+@pytest.mark.parametrize("name", ["stale_weights", "pipeoptim"])
+def test_a_model_without_statistics_is_replayed_as_it_is(name: str, emulated: Emulated) -> None:
+    def plain() -> nn.Sequential:
+        torch.manual_seed(0)
+        layers = [nn.Flatten(), nn.LazyLinear(9), nn.ReLU(), nn.Linear(9, 4), nn.ReLU(), nn.Linear(4, 4)]
+        network = nn.Sequential(*layers)
+        network(Noise()[0][0])
+        return network
+
+    graphed = compared(emulated, plain, name)
+    assert graphed.pipeline.graphs.why == "" and emulated.count == 2 + 2 * 7
+
+
 def test_without_being_asked_nothing_is_recorded(emulated: Emulated) -> None:
     graphed = compared(emulated, model_of, graphs=False)
     assert emulated.count == 0 and graphed.pipeline.graphs.why == "graphs were not asked for"

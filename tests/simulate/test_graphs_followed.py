@@ -76,7 +76,14 @@ class Scaled(nn.Module):
         self.more, self.pair = 1.0, torch.ones(2)  # no buffer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        factor = getattr(self, "more", 0.5) * self.pair[1] * self.factor * self.factors[0] * self.deep["of"][0]["value"] * self.held.value
+        factor = (
+            getattr(self, "more", 0.5)
+            * self.pair[1]
+            * self.factor
+            * self.factors[0]
+            * self.deep["of"][0]["value"]
+            * self.held.value
+        )
         return self.slope(x * factor * self.mask)
 
 

@@ -14,6 +14,7 @@ from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.models import build
 from pipelag.models.gnmt import gnmt
+from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.grouped import near
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
@@ -365,6 +366,18 @@ def test_layers_are_as_they_were_after_a_step_and_after_an_error() -> None:
 def test_what_has_nothing_to_share_says_so(phase: Phase, why: str) -> None:
     training, _ = trained(convolutional(), [phase], True, Noise())
     assert why in str(training.without_groups(0))
+
+
+def test_distances_are_measured_microbatch_by_microbatch() -> None:
+    rows = []
+    for grouped in (True, False):
+        training = training_of(convolutional(), [Phase(get("pipemare"), 4, CUTS, microbatches=PARTS)], grouped)
+        measuring = Discrepancy(training.pipeline, (), 1)
+        for t in range(4):
+            training.step(*Noise()[t])
+        rows.append(measuring.row())
+        assert not grouped or training.without_groups(0) == "somebody looks at what each microbatch reads"
+    assert rows[0] == rows[1] and any(rows[0]["forward_distance"])
 
 
 def test_a_forward_that_another_library_has_put_into_a_layer_stays_there() -> None:
