@@ -460,6 +460,35 @@ def test_the_negative_loss_maximized_is_the_same_training(name: str) -> None:
     assert equal(trained(1), trained(-1))
 
 
+class Sometimes(nn.Module):
+    """Uses its second layer for minibatches that begin with a positive number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes = nn.Linear(4, 5), nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.always(x)
+        return y + self.sometimes(x) if float(x[0, 0]) > 0 else y
+
+
+@pytest.mark.parametrize("name", ["spike_compensation", "lwp_sc", "dc_asgd", "pipedream", "pipemare"])
+def test_a_parameter_moves_only_in_updates_of_minibatches_that_use_it(name: str) -> None:
+    """What compensates late gradients adds nothing where there is none; momentum and decay wait, as torch's do."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Sometimes(), nn.Linear(5, 3))
+    make = lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01)  # noqa: E731
+    training = SimulatedTraining(model, [Phase(get(name), 12, (1,))], make, loss_of)
+    used, moved = [], []
+    for _ in range(12):
+        x = torch.randn(6, 4)
+        before = model[0].sometimes.weight.detach().clone()
+        training.step(x, torch.arange(6) % 3)
+        used.append(float(x[0, 0]) > 0)
+        moved.append(not torch.equal(before, model[0].sometimes.weight.detach()))
+    assert moved == used and {True, False} == set(used)
+
+
 def test_spike_compensation_with_a_momentum_of_one_is_its_limit() -> None:
     def trained(momentum: float) -> Any:
         model = convolutional()
