@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -315,6 +316,24 @@ def test_a_profile_has_a_row_for_each_layer_and_the_threads_of_its_options(tmp_p
     assert all((row["weight_ms"] is not None) == split for row in layers)
     assert summary["total_ms"] == pytest.approx(sum(row["forward_ms"] + row["backward_ms"] for row in layers))
     assert json.loads((tmp_path / "environment.json").read_text())["threads"] == 2
+
+
+def test_a_study_with_momentum_is_of_the_papers_polynomial(tmp_path: Path) -> None:
+    """PipeMare B.2: x^(tau+1) - (1 + beta) x^tau + beta x^(tau-1) + alpha lambda."""
+    options = {"study": "radius", "forward": 3, "momentum": 0.9, "curvature": 2.0, "alphas": [0.01, 0.2, 3]}
+    carry_out(RunSpec.model_validate({"kind": "theory", "options": options}), tmp_path, "cpu", 1)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        roots = np.roots([1, -1.9, 0.9, 0, row["alpha"] * 2.0])
+        assert row["radius"] == pytest.approx(np.abs(roots).max())
+    assert [row["alpha"] for row in rows] == pytest.approx([0.01, 0.105, 0.2])
+
+
+@pytest.mark.parametrize("backward", [{}, {"backward": 3}])
+def test_a_correction_where_there_is_nothing_to_correct_is_refused(backward: dict[str, int]) -> None:
+    options = {"study": "radius", "forward": 3, "D": "theory", "alphas": [0.01, 0.2, 3], **backward}
+    with pytest.raises(ValueError, match="D is of T2, which corrects a backward that is less late than its forward"):
+        RunSpec.model_validate({"kind": "theory", "options": options})
 
 
 def test_a_run_computes_with_as_many_threads_as_its_log_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
