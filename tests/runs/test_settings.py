@@ -329,6 +329,23 @@ def test_a_study_with_momentum_is_of_the_papers_polynomial(tmp_path: Path) -> No
     assert [row["alpha"] for row in rows] == pytest.approx([0.01, 0.105, 0.2])
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "No such file"),
+        ("word 1:2\n", "in LIBSVM's format: could not convert"),
+        ("1 1:2\n1 1:3\n", "targets that differ"),
+    ],
+)
+def test_a_file_that_is_no_regression_set_is_refused(text: str | None, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    if text is not None:
+        path.write_text(text)
+    options = {"study": "regression", "alphas": [0.1, 1.0, 2], "taus": [0], "steps": 2, "file": str(path)}
+    with pytest.raises(PipelagError, match=f"'{path}' is not a regression set.*{why}"):
+        carry_out(RunSpec.model_validate({"kind": "theory", "options": options}), tmp_path / "run", "cpu", 1)
+
+
 @pytest.mark.parametrize("backward", [{}, {"backward": 3}])
 def test_a_correction_where_there_is_nothing_to_correct_is_refused(backward: dict[str, int]) -> None:
     options = {"study": "radius", "forward": 3, "D": "theory", "alphas": [0.01, 0.2, 3], **backward}
