@@ -406,6 +406,36 @@ def test_an_optimizer_clips_the_models_gradients(where: str, clip: Callable[...,
     assert near(full, rounded) and not near(full, unclipped)
 
 
+class Halving(torch.optim.Optimizer):
+    """Gives the model's parameters other gradients within its step. torch's own step would run the hooks once more."""
+
+    def __init__(self, params: Any, network: nn.Module) -> None:
+        super().__init__(params, {"lr": 0.2})
+        self.network = network
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for weight in self.network.parameters():
+            weight.grad = None if weight.grad is None else weight.grad * 0.5
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.sub_(group["lr"] * weight.grad)
+
+
+def test_a_step_that_puts_other_tensors_in_place_of_the_models_gradients_is_refused() -> None:
+    """In float32 they are those that the step then uses; copies of bfloat16 would only look like it."""
+    network, half = model(), model()
+    halved = train(network, optimizer=lambda params: Halving(params, network), precision="fp32")
+    assert halved == pytest.approx(
+        train(half, optimizer=lambda params: torch.optim.SGD(params, lr=0.1), precision="fp32"), abs=1e-5
+    )
+    rounded = model()
+    with pytest.raises(
+        PipelagError, match="has put another tensor in place of the gradient .*in bfloat16 would be lost"
+    ):
+        train(rounded, optimizer=lambda params: Halving(params, rounded))
+
+
 @pytest.mark.parametrize("of", ["weight_norm", "orthogonal", "spectral_norm"])
 def test_parametrised_layers_train_alike_or_say_why_not(of: str) -> None:
     def make(network: nn.Sequential) -> dict[str, Any]:

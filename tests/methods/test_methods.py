@@ -460,6 +460,35 @@ def test_the_negative_loss_maximized_is_the_same_training(name: str) -> None:
     assert equal(trained(1), trained(-1))
 
 
+class Sometimes(nn.Module):
+    """Uses its second layer for minibatches that begin with a positive number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes = nn.Linear(4, 5), nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.always(x)
+        return y + self.sometimes(x) if float(x[0, 0]) > 0 else y
+
+
+@pytest.mark.parametrize("name", ["spike_compensation", "lwp_sc", "dc_asgd", "pipedream", "pipemare"])
+def test_a_parameter_moves_only_in_updates_of_minibatches_that_use_it(name: str) -> None:
+    """What compensates late gradients adds nothing where there is none; momentum and decay wait, as torch's do."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Sometimes(), nn.Linear(5, 3))
+    make = lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01)  # noqa: E731
+    training = SimulatedTraining(model, [Phase(get(name), 12, (1,))], make, loss_of)
+    used, moved = [], []
+    for _ in range(12):
+        x = torch.randn(6, 4)
+        before = model[0].sometimes.weight.detach().clone()
+        training.step(x, torch.arange(6) % 3)
+        used.append(float(x[0, 0]) > 0)
+        moved.append(not torch.equal(before, model[0].sometimes.weight.detach()))
+    assert moved == used and {True, False} == set(used)
+
+
 def test_spike_compensation_with_a_momentum_of_one_is_its_limit() -> None:
     def trained(momentum: float) -> Any:
         model = convolutional()
@@ -569,6 +598,18 @@ class Alien(torch.optim.Optimizer):
                     self.state[p]["sign"] = p.grad.sign()
 
 
+def test_interleaving_with_one_stage_per_worker_is_pipedream() -> None:
+    """Narayanan et al. 2021, section 2.2: interleaving differs from 1F1B only by the stages that a worker has."""
+    one, pipedream = get("pipedream_interleaved", chunks=1), get("pipedream")
+    assert one.schedule(4, 6, 4).workers == pipedream.schedule(4, 6, 4).workers
+    weights, same = (train(each, CUTS, 6, microbatches=4) for each in (one, "pipedream"))
+    assert all(torch.equal(weights[key], value) for key, value in same.items())
+    three = get("pipedream_interleaved", chunks=3)
+    assert len(three.schedule(6, 4, 6).workers) == 2
+    assert sum(three.delays(6, 6).forward) < sum(pipedream.delays(6, 6).forward)
+    assert three.delays(6, 6).backward_lags == three.delays(6, 6).forward_lags
+
+
 def test_a_third_party_optimizer_works_wherever_nothing_is_predicted() -> None:
     for name in ("pipedream", "pipemare", "lwp_w", "spectrain", "xpipe"):
         train(name, CUTS, 4, make=Alien)
@@ -584,6 +625,36 @@ def test_a_third_party_optimizer_works_wherever_nothing_is_predicted() -> None:
         from pipelag.methods.prediction import RULES
 
         del RULES[Alien]
+
+
+class Heavy(torch.optim.Optimizer):
+    """Caffe's SGD as a user may write it; it keeps an average of the gradients, too, along which it does not step."""
+
+    def __init__(self, params: Any, lr: float = 0.05) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state["velocity"] = 0.9 * state.get("velocity", torch.zeros_like(p)) + group["lr"] * p.grad
+                state["exp_avg"] = torch.ones_like(p)
+                p.sub_(state["velocity"])
+
+
+@pytest.mark.parametrize("name", ["spectrain", "lwp_v"])
+def test_a_velocity_that_a_users_optimizer_declares_is_predicted_along(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for known in ("RULES", "KEEP_VELOCITY"):
+        monkeypatch.setattr(methods.prediction, known, copy.copy(getattr(methods.prediction, known)))
+    undeclared = train(name, CUTS, 6, make=Heavy)
+    prediction_rule(Heavy, velocity=True)(lambda state, group: state.get("velocity"))
+    declared = train(name, CUTS, 6, make=Heavy)
+    same = train(name, CUTS, 6, make=partial(CaffeSGD, lr=0.05, momentum=0.9))
+    assert all(torch.allclose(declared[key], value, atol=1e-6) for key, value in same.items())
+    assert not all(torch.allclose(undeclared[key], value, atol=1e-3) for key, value in same.items())
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.NAdam])

@@ -4,6 +4,8 @@ its losses the logs'; and `pipelag profile`.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -316,6 +318,14 @@ def test_the_command_prints_draws_and_writes_a_config_that_loads(
     content = json.loads(capsys.readouterr().out)
     assert {row["method"] for row in content["choices"]} >= {"gpipe", "bsp", "sequential", "pipemare"}
     assert all(row["loss_of_accuracy"] is None for row in content["choices"])
+    assert main([*words, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["method"] for row in rows] == [row["method"] for row in content["choices"]]
+    assert [float(row["samples/s"]) for row in rows] == [row["samples_per_second"] for row in content["choices"]]
+    assert main([*words, "--format", "tex"]) == 0
+    *table, end, advice = capsys.readouterr().out.splitlines()
+    assert end == r"\end{table}" and advice == f"% {content['advice']}"
+    assert sum(line.rstrip().endswith(r"\\") for line in table) >= len(rows)
 
 
 def test_what_an_older_profile_does_not_tell_is_said(
@@ -339,6 +349,7 @@ def test_what_an_older_profile_does_not_tell_is_said(
     [
         ([], "the samples per minibatch are not known; give them with --batch"),
         (["--batch", "8", "--plot", "a.gif"], "its name must end in .pdf, .svg or .png"),
+        (["--batch", "8", "--config", "run.json"], "its name must end in .yaml"),
         (["--batch", "8", "--config", "run.yaml"], "--config needs a data set"),
         (["--batch", "8", "--config", "run.yaml", "--data", "shapes"], "name it with --model"),
         (["--batch", "8", "--optimizer", "sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'?"),

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pipelag.__main__ import main
+from pipelag.data.files import fetch
+from pipelag.errors import PipelagError
 from pipelag.partitioner.cluster import Cluster, Level, flat
 from pipelag.partitioner.given import plan_given
-from pipelag.partitioner.options import GivenPlan, PlanOptions
+from pipelag.partitioner.options import GivenPlan, PlanOptions, ProfileOptions
 from pipelag.partitioner.plan import Plan, PlanStage, links, predict, time_plan, timed_period
 from pipelag.partitioner.plan_rows import plan_rows, swept, under_gpipe
 from pipelag.partitioner.published import Graph, Node, chain, order, read_graph
+from pipelag.runs.carry_out import carry_out
+from pipelag.runs.kinds.partition import published_profiles
+from pipelag.runs.spec import RunSpec
 from pipelag.timing.breakdown import Unsettled
 from pipelag.timing.layers import LayerTime, Profile
 from tests.partitioner.test_partitioner import GRAPH, layers
@@ -134,6 +140,42 @@ def test_a_published_layer_has_its_own_times_and_keeps_what_it_writes(tmp_path: 
 def graph_of(edges: tuple[tuple[str, str], ...], **nodes: tuple[float, float]) -> Graph:
     """By name (milliseconds of a forward, bytes of the output)."""
     return Graph({name: Node(name, ms, ms, size, 0.0) for name, (ms, size) in nodes.items()}, edges)
+
+
+def test_a_published_profile_is_taken_for_another_minibatch_and_another_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice the minibatch takes twice as long; at 10.6 of 15.7 TFLOPS (P100, V100) it takes 15.7 / 10.6 as long."""
+    places = tuple(tmp_path / name / "graph.txt" for name in ("vgg", "other/vgg16"))
+    for place in places:
+        place.parent.mkdir(parents=True)
+        place.write_text(GRAPH if place == places[1] else "nothing")
+    monkeypatch.setattr(fetch, "fetch", lambda name: SimpleNamespace(paths=places))
+
+    def layers_of(**changes: Any) -> list[dict[str, Any]]:
+        inputs = [{"shape": [3, 2]}, {"shape": [5], "of": "words"}]
+        profile = {"published": changes.pop("published", "vgg16"), "batch": 8, "inputs": inputs}
+        options = {"profile": profile, "cluster": {"levels": [{"workers": 2, "bandwidth": 1e9}]}} | changes
+        spec = RunSpec.model_validate({"kind": "partition", "batch": 16, "options": options})
+        out = tmp_path / "-".join(map(str, (profile["published"], *changes.values())))
+        summary = carry_out(spec, out, "cpu", 1)
+        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        plans = [row for row in rows if row["what"] == "plan"]
+        assert all(row["samples_per_second"] == pytest.approx(16 / row["timed"]) for row in plans)
+        assert summary["forward_ms"] == pytest.approx(sum(row["forward_ms"] for row in rows[: -len(plans)]))
+        return [row for row in rows if row["what"] == "layer"]
+
+    for rows, slower in ((layers_of(), 1.0), (layers_of(device="p100_sxm2"), 15.7 / 10.6)):
+        assert [row["forward_ms"] for row in rows] == pytest.approx([slower * ms for ms in (2.0, 4.0, 1.0, 2.0)])
+        assert [row["backward_ms"] for row in rows] == pytest.approx([slower * ms for ms in (4.0, 8.0, 1.0, 2.0)])
+        assert [row["weight_bytes"] for row in rows] == [12, 32, 0, 64]
+        assert [row["output_bytes"] for row in rows] == [2 * size for size in (10, 10 + 16, 16, 6)]
+    given = ProfileOptions.model_validate(
+        {"published": "vgg16", "inputs": [{"shape": [3, 2]}, {"shape": [5], "of": "words"}]}
+    )
+    assert published_profiles(given, "v100")[0].input_bytes == 3 * 2 * 4 + 5 * 8
+    with pytest.raises(PipelagError, match="unknown published profile 'vgg61'; did you mean 'vgg16'"):
+        layers_of(published="vgg61")
 
 
 def test_an_output_crosses_until_its_last_use_whatever_edge_comes_last() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from math import lcm
 from pathlib import Path
@@ -536,3 +537,23 @@ def test_a_straight_plan_has_as_many_stages_as_workers_are_asked_for(workers: in
     plan = partition(profile, line, "ring", straight=True)
     assert len(plan.stages) == plan.workers == workers
     assert line.levels[0].bandwidth == (1e9 if workers <= 4 else 1e8)
+
+
+def test_a_plan_under_a_limit_over_several_levels_fits_though_the_best_by_levels_may_not() -> None:
+    draw, refused, replaced = random.Random(0), 0, 0
+    for _ in range(150):
+        sizes = [
+            [draw.uniform(0.1, 5), draw.uniform(0.1, 5), *(draw.randint(0, 10**6) for _ in range(3))] for _ in "1234"
+        ]
+        profile = layers(*map(tuple, sizes[: draw.randint(2, 4)]))
+        servers = (Level(draw.randint(1, 3), draw.uniform(1e6, 1e9)), Level(draw.randint(2, 3), draw.uniform(1e5, 1e8)))
+        memory, state = draw.uniform(1e5, 8e6), draw.choice([0.0, 2.0])
+        by_levels = pipelag.partition(profile, Cluster(servers), hierarchical=True)
+        try:
+            plan = pipelag.partition(profile, Cluster(servers, memory), state=state)
+        except PipelagError:
+            refused += 1
+            continue
+        assert max(memory_of(profile, plan, state=state)) <= memory
+        replaced += max(memory_of(profile, by_levels, state=state)) > memory
+    assert refused > 20 and replaced > 10

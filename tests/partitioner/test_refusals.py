@@ -12,7 +12,9 @@ from pipelag.errors import PipelagError
 from pipelag.methods import get
 from pipelag.partitioner.arms import Arm, Ground
 from pipelag.partitioner.cluster import Cluster, Level, flat
+from pipelag.partitioner.given import plan_given
 from pipelag.partitioner.laid import Laid
+from pipelag.partitioner.options import GivenPlan
 from pipelag.partitioner.plan import Plan, PlanStage, bytes_per_minibatch, memory_of, predict, time_plan
 from pipelag.partitioner.published import MOST_LINES, chain, read_graph
 from pipelag.partitioner.search import partition
@@ -72,6 +74,13 @@ LIMITED = Cluster((Level(2, 1.0),), memory=1e4)
         (lambda: time_plan(THREE, flat(2), TWO, minibatches=-3), "a schedule needs at least 1 stage, 1 minibatch"),
         (lambda: time_plan(THREE, flat(2), TWO, minibatches=0), "a schedule needs at least 1 stage, 1 minibatch"),
         (lambda: THREE.cut((1,), update_ms=("a", 1.0)), r"update_ms is \('a', 1.0\); it should be a time for each of"),  # type: ignore[arg-type]
+        (lambda: Plan((PlanStage(1, 2), PlanStage(3, 2))), "the layers 3 to 2 and 1 workers; it should have at"),
+        (lambda: partition(THREE, flat(2), "rings"), "form 'rings' of the communication cost; did you mean 'ring'"),
+        (lambda: partition(Profile(()), flat(2)), "the profile has no layers"),
+        (lambda: partition(THREE, flat(10**6)), "3 layers on 1,000,000 workers would take too long to search"),
+        (lambda: Cluster(()), "a cluster needs at least one level of workers"),
+        (lambda: Cluster((4,)), r"levels should each be a Level\(workers, bandwidth\), not \(4,\); use Cluster.of for"),  # type: ignore[arg-type]
+        (lambda: Cluster((Level(2, 1.0),), memory=0), "a worker's memory must be above 0 bytes, not 0"),
         (lambda: Profile.load(3), "the profile's file is 3; it should be a path"),  # type: ignore[arg-type]
         (lambda: THREE.save(None), "the profile's file is None; it should be a path"),  # type: ignore[arg-type]
     ],
@@ -79,6 +88,22 @@ LIMITED = Cluster((Level(2, 1.0),), memory=1e4)
 def test_what_is_no_plan_profile_or_count_is_refused(asked: Callable[[], Any], sentence: str) -> None:
     with pytest.raises(PipelagError, match=sentence):
         asked()
+
+
+@pytest.mark.parametrize(
+    ("replicas", "cuts", "sentence"),
+    [
+        ([1, 1], [1, 2], "the number of cuts is 2; for 2 stages it should be 1"),
+        ([1, 1, 1, 1], None, "cuts can only be searched for with 2 or 3 stages, not 4"),
+        ([1, 1], [3], "a stage has the layers 4 to 3 and 1 workers"),
+        ([1, 1], ["pool"], "no layer has a name that begins with 'pool'"),
+    ],
+)
+def test_a_given_plan_that_is_none(replicas: list[int], cuts: list[int | str] | None, sentence: str) -> None:
+    with pytest.raises(PipelagError, match=f"'mine' needs replicas .* that fit a profile of 3 layers .{sentence}"):
+        plan_given(THREE, flat(4), "mine", GivenPlan(replicas=replicas, cuts=cuts))
+    with pytest.raises(PipelagError, match="a profile of 2 layers .2 layers cannot make 3 stages"):
+        plan_given(layers(*[(1.0, 2.0, 1, 1, 1)] * 2), flat(4), "mine", GivenPlan(replicas=[1, 1, 1]))
 
 
 def test_a_layers_name_may_have_ends_of_lines_that_json_has_not(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from statistics import stdev
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -215,6 +219,39 @@ def test_a_browsers_curve_ends_where_the_figures_does() -> None:
     (line,) = chart.draw(pd.DataFrame(rows)).axes[0].lines
     ((curve,),) = (panel["lines"] for panel in explore.panels(chart, pd.DataFrame(rows)))
     assert curve["x"] == list(line.get_xdata()) == [1, 2] and curve["y"] == list(line.get_ydata()) == [6.0, 7.0]
+
+
+def told(chart: object, rows: list[dict[str, Any]]) -> str:
+    """What is said of a figure whose record has this chart."""
+    kept = json.loads(json.dumps({"kind": type(chart).__name__, **asdict(chart)}))  # type: ignore[call-overload]
+    return explore.seen(SimpleNamespace(chart=kept, runs=[]), pd.DataFrame(rows))  # type: ignore[arg-type]
+
+
+def test_of_bars_one_hears_the_means_over_seeds_by_panel_or_of_many_the_ends() -> None:
+    rows = [
+        {"p": p, "net": net, "arm": arm, "v": v + seed}
+        for seed in (0.0, 1.0)
+        for p, net, arm, v in (("one", "a", "x", 1.0), ("one", "a", "tau", 3.0), ("two", "b", "x", -0.5))
+    ]
+    chart = Bars(Axis("v", "time\n(s)"), group="net", bar="arm", panel="p")
+    assert told(chart, rows) == "one: bars of time (s); a x 1.5, a τ 3.5. two: bars of time (s); b x 0."
+    assert told(Bars("v", group="net"), rows) == "bars of v; a 2.5, b 0."
+    many = [{"net": f"n{i}", "v": float((i - 7) ** 2)} for i in range(explore.NAMED + 1)]
+    assert told(Bars("v", group="net"), many) == f"bars of v; {explore.NAMED + 1} bars from 0 (n7) to 49 (n0)."
+
+
+def test_of_points_one_hears_both_axes_of_each_panel_and_group() -> None:
+    """Panels that have axes of their own are not mixed."""
+    rows = [
+        {"p": p, "g": g, "x": x, "y": 10.0 * x}
+        for p, g, x in (("one", "crowd", 1.0), ("one", "crowd", 2.0), ("one", "best", 3.0), ("two", "crowd", 400.0))
+    ]
+    chart = Scatter("x", {"one": Axis("y", "rate"), "two": Axis("y", "speed")}, group="g", panel="p")
+    assert told(chart, rows) == (
+        "one: 2 points of crowd, x 1 to 2, rate 10 to 20; 1 point of best, x 3, rate 30. "
+        "two: 1 point of crowd, x 400, speed 4000."
+    )
+    assert told(Scatter(Axis("x", "steps"), "y"), rows[:2]) == "2 points, steps 1 to 2, y 10 to 20."
 
 
 def test_of_many_panels_one_hears_how_many_are_left() -> None:

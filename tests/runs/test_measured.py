@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 from pipelag.data.text.language import RunningText, running_text
 from pipelag.data.text.parallel import BEGIN, END, PAD, Corpus, corpus
+from pipelag.runs.kinds.train_real import with_ages
 from pipelag.runs.tasks import best_of, classify, final_of
 from pipelag.runs.text_metrics import LanguageTest, TranslationTest
 from tests.runs.test_rates import Fixed
@@ -154,3 +156,10 @@ def test_of_two_evaluations_as_good_the_first_is_the_best_and_bleu_counts_before
 def test_a_metric_of_ones_own_stands_in_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("pipelag.runs.objectives", fromlist="METRICS").METRICS, "mine", len)
     assert final_of({"step": 3, "accuracy": 1.0, "mine": 2.0, "lr": 0.1}) == {"accuracy": 1.0, "mine": 2.0}
+
+
+def test_delays_of_a_parameter_server_are_the_workers_own() -> None:
+    row: dict[str, Any] = {"method": "asp", "forward_delays": [1], "backward_delays": [1]}
+    ages: Any = {rank: SimpleNamespace(ages=ages) for rank, ages in enumerate([[0, 2, 1], [3]])}
+    assert with_ages(row, ages) == {"method": "asp", "forward_delays": [3], "backward_delays": [3], "mean_delay": 1.5}
+    assert with_ages(row, {0: SimpleNamespace(ages=[])}) == row  # type: ignore[dict-item]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from pipelag import data, methods
 from pipelag.data.images.batches import Batches
 from pipelag.data.text.parallel import PAD
+from pipelag.errors import PipelagError
 from pipelag.library.simulated_checkpoint import settings_of
 from pipelag.runs import text_metrics
 from pipelag.runs.carry_out import carry_out, carry_out_together
@@ -274,6 +276,21 @@ def test_a_method_that_means_something_else_than_it_did_gives_its_runs_other_ids
     assert len(set(ids)) == 3 and RunSpec.model_validate(SPEC).id == of_others
 
 
+@pytest.mark.parametrize("option", [{"discrepancy": {"every": 2}}, {"grouped": True}])
+def test_what_only_the_simulated_executor_does_is_refused_of_the_real_one(option: dict[str, Any]) -> None:
+    RunSpec.model_validate(SPEC | {"options": option})
+    with pytest.raises(ValueError, match=f"options.{next(iter(option))} is for the simulated executor; leave it out"):
+        RunSpec.model_validate(SPEC | {"options": option, "executor": "real"})
+
+
+def test_distances_over_replicas_are_refused_before_any_phase_is_trained(tmp_path: Path) -> None:
+    phases = [*SPEC["phases"], {"method": "pipedream", "steps": 2, "cuts": [2], "replicas": [2, 1]}]
+    spec = RunSpec.model_validate(SPEC | {"phases": phases, "options": {"discrepancy": {}}, "evaluate_every": 1})
+    with pytest.raises(PipelagError, match="options.discrepancy needs one worker per stage"):
+        carry_out(spec, tmp_path / "run", "cpu", 1)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size] == ["id"]
+
+
 def test_every_setting_of_a_phase_is_one_of_the_phase_that_is_trained() -> None:
     settings = {"steps": 6, "cuts": [2, 4], "stage_lr": {"1": 0.2}, "microbatches": 2, "recompute": 2}
     first = {"method": "pipemare", "options": {"annealing": 3, "decay": 0.5}} | settings
@@ -282,6 +299,58 @@ def test_every_setting_of_a_phase_is_one_of_the_phase_that_is_trained() -> None:
     assert settings_of(one.method, 3) == settings_of(methods.get("pipemare", annealing=3, decay=0.5), 3)
     assert replace(one, method=two.method) == Phase(two.method, 6, (2, 4), {1: 0.2}, 2, 2)
     assert two == Phase(methods.get("pipedream"), 4, (3,), recompute=True, replicas=(2, 1))
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_profile_has_a_row_for_each_layer_and_the_threads_of_its_options(tmp_path: Path, split: bool) -> None:
+    options = {"repeats": 1, "threads": 2, "split": split}
+    spec = RunSpec.model_validate({key: SPEC[key] for key in ("model", "data", "batch")} | {"kind": "profile"})
+    summary = carry_out(spec.model_copy(update={"options": options}), tmp_path, "cpu", 1)
+    layers = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    model = opened().model(RunSpec.model_validate(SPEC), CPU)
+    assert [row["layer"] for row in layers] == [*range(1, len(model) + 1)]
+    assert [row["weight_bytes"] for row in layers] == [
+        4 * sum(p.numel() for p in layer.parameters()) for layer in model
+    ]
+    assert layers[-1]["output_bytes"] == 8 * 10 * 4  # minibatch, classes, float32
+    assert all((row["weight_ms"] is not None) == split for row in layers)
+    assert summary["total_ms"] == pytest.approx(sum(row["forward_ms"] + row["backward_ms"] for row in layers))
+    assert json.loads((tmp_path / "environment.json").read_text())["threads"] == 2
+
+
+def test_a_study_with_momentum_is_of_the_papers_polynomial(tmp_path: Path) -> None:
+    """PipeMare B.2: x^(tau+1) - (1 + beta) x^tau + beta x^(tau-1) + alpha lambda."""
+    options = {"study": "radius", "forward": 3, "momentum": 0.9, "curvature": 2.0, "alphas": [0.01, 0.2, 3]}
+    carry_out(RunSpec.model_validate({"kind": "theory", "options": options}), tmp_path, "cpu", 1)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        roots = np.roots([1, -1.9, 0.9, 0, row["alpha"] * 2.0])
+        assert row["radius"] == pytest.approx(np.abs(roots).max())
+    assert [row["alpha"] for row in rows] == pytest.approx([0.01, 0.105, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "No such file"),
+        ("word 1:2\n", "in LIBSVM's format: could not convert"),
+        ("1 1:2\n1 1:3\n", "targets that differ"),
+    ],
+)
+def test_a_file_that_is_no_regression_set_is_refused(text: str | None, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    if text is not None:
+        path.write_text(text)
+    options = {"study": "regression", "alphas": [0.1, 1.0, 2], "taus": [0], "steps": 2, "file": str(path)}
+    with pytest.raises(PipelagError, match=f"'{path}' is not a regression set.*{why}"):
+        carry_out(RunSpec.model_validate({"kind": "theory", "options": options}), tmp_path / "run", "cpu", 1)
+
+
+@pytest.mark.parametrize("backward", [{}, {"backward": 3}])
+def test_a_correction_where_there_is_nothing_to_correct_is_refused(backward: dict[str, int]) -> None:
+    options = {"study": "radius", "forward": 3, "D": "theory", "alphas": [0.01, 0.2, 3], **backward}
+    with pytest.raises(ValueError, match="D is of T2, which corrects a backward that is less late than its forward"):
+        RunSpec.model_validate({"kind": "theory", "options": options})
 
 
 def test_a_run_computes_with_as_many_threads_as_its_log_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

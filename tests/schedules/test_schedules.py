@@ -169,6 +169,28 @@ def test_impossible_schedules_are_refused(rows: list[list[Action]], sentence: st
         check(Schedule("mine", 1, 1, tuple(map(tuple, rows))))
 
 
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([[Action("F", 1, 0), Action("B", 1, 0)]], "never updates stage 1; add its U actions"),
+        ([[Action("F", 1, 0), Action("U", 1, 0)]], "never performs 1B0"),
+        ([[Action("X", 1, 0)]], "1X0 has an unknown kind; the kinds are F, B, R, W, S and U"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_schedule_without_all_its_actions_has_no_delays(rows: list[list[Action]], sentence: str) -> None:
+    with pytest.raises(PipelagError, match=sentence):
+        delays(Schedule("mine", 1, 1, tuple(map(tuple, rows))))
+
+
+def test_rows_and_cycles_are_like_tuples() -> None:
+    plan = schedule("cycle", stages=2, minibatches=3)
+    assert plan.cycles is not None
+    for kept in (plan.workers[0], plan.cycles[0]):
+        whole = tuple(kept)
+        assert (kept == whole, kept[1:] == whole[1:], kept[-1] == whole[-1], kept != whole[1:]) == (True,) * 4
+        assert {kept: "found"}[whole] == "found" and repr(kept) == repr(whole)  # type: ignore[index]
+
+
 def test_crossed_waiting_is_a_deadlock() -> None:
     above = [F(1, 0), B(1, 0), U(1, 0), F(1, 1), B(1, 1), U(1, 1)]
     below = [F(2, 1), B(2, 1), U(2, 1), F(2, 0), B(2, 0), U(2, 0)]
@@ -206,6 +228,13 @@ def test_an_update_takes_no_place_in_the_text_of_a_schedule() -> None:
 def test_replicas_are_whole_numbers_for_each_stage(replicas: Any) -> None:
     with pytest.raises(PipelagError, match="replicas is .* should give each of the 2 stages"):
         schedule("1f1b_rr", stages=2, minibatches=2, replicas=replicas)
+
+
+def test_workers_are_one_per_stage_where_replicas_or_model_parallelism_need_it() -> None:
+    with pytest.raises(PipelagError, match=r"uses 1 worker or one per stage \(4\), not 3"):
+        schedule("sequential", stages=4, minibatches=2, workers=3)
+    with pytest.raises(PipelagError, match="does not give each stage a worker of its own, .* leave out the replicas"):
+        methods.get("1f1b_interleaved").schedule(4, 4, 2, (1, 1, 2, 1))
 
 
 def test_a_worker_holds_a_whole_number_of_stages() -> None:

@@ -139,6 +139,19 @@ def test_every_method_is_the_same_bit_for_bit(name: str, emulated: Emulated) -> 
     assert emulated.count == 2 + 2 * 7  # the first step is eager, and before the second one replay is compared
 
 
+@pytest.mark.parametrize("name", ["stale_weights", "pipeoptim"])
+def test_a_model_without_statistics_is_replayed_as_it_is(name: str, emulated: Emulated) -> None:
+    def plain() -> nn.Sequential:
+        torch.manual_seed(0)
+        layers = [nn.Flatten(), nn.LazyLinear(9), nn.ReLU(), nn.Linear(9, 4), nn.ReLU(), nn.Linear(4, 4)]
+        network = nn.Sequential(*layers)
+        network(Noise()[0][0])
+        return network
+
+    graphed = compared(emulated, plain, name)
+    assert graphed.pipeline.graphs.why == "" and emulated.count == 2 + 2 * 7
+
+
 def test_without_being_asked_nothing_is_recorded(emulated: Emulated) -> None:
     graphed = compared(emulated, model_of, graphs=False)
     assert emulated.count == 0 and graphed.pipeline.graphs.why == "graphs were not asked for"
@@ -285,6 +298,45 @@ def test_what_a_forward_names_anew_is_forgotten(emulated: Emulated) -> None:
     assert attributes.changed() == "'new' of Between"
     attributes.restore()
     assert not hasattr(layer, "new") and attributes.changed() == ""
+
+
+def test_what_a_function_counts_or_binds_in_its_closure_is_forgotten() -> None:
+    def functions() -> tuple[Callable[[], int], Callable[[], int]]:
+        count, late = 0, 1
+
+        def counting() -> int:
+            nonlocal count
+            count += 1
+            return count
+
+        def binding() -> int:
+            nonlocal late
+            late = 7
+            return late
+
+        del late  # its variable has no value until it is called
+        return counting, binding
+
+    counting, binding = functions()
+    assert counting() == 1
+    for called, name in ((counting, "count"), (binding, "late")):
+        attributes = graphs.Attributes([counting, binding])
+        called()
+        assert attributes.changed() == f"'{name}' of {called.__name__}"
+        attributes.restore()
+        assert attributes.changed() == ""
+    assert counting() == 2 and vars(binding) == {}
+
+
+def test_a_shape_that_every_forward_notes_anew_is_the_same_until_it_differs() -> None:
+    layer: Any = Between(naming)
+    layer.shape = (2, (3, 4))
+    attributes = graphs.Attributes([layer])
+    for shape, changed in (((3, 4), ""), ((3, 5), "'shape' of Between"), ((3, 4, 5), "'shape' of Between")):
+        layer.shape = (2, tuple(list(shape)))
+        assert attributes.changed() == changed
+    attributes.restore()
+    assert layer.shape == (2, (3, 4))
 
 
 def test_a_layer_that_writes_into_its_minibatch_stays_eager(emulated: Emulated) -> None:

@@ -73,9 +73,17 @@ class Scaled(nn.Module):
         self.held, self.slope = SimpleNamespace(value=1.0), partial(nn.functional.leaky_relu, negative_slope=0.1)
         self.mask: torch.Tensor
         self.register_buffer("mask", torch.ones(1))
+        self.more, self.pair = 1.0, torch.ones(2)  # no buffer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        factor = self.factor * self.factors[0] * self.deep["of"][0]["value"] * self.held.value
+        factor = (
+            getattr(self, "more", 0.5)
+            * self.pair[1]
+            * self.factor
+            * self.factors[0]
+            * self.deep["of"][0]["value"]
+            * self.held.value
+        )
         return self.slope(x * factor * self.mask)
 
 
@@ -120,6 +128,8 @@ CHANGES: dict[str, Change] = {
     "another layer": lambda training: training.model[0].__setitem__(2, nn.Tanh()),
     "forward of a layer": lambda training: setattr(training.model[0][2], "forward", torch.tanh),
     "attribute": lambda training: setattr(training.model[5], "factor", 0.5),
+    "attribute that is gone": lambda training: delattr(training.model[5], "more"),
+    "tensor that is no buffer": lambda training: setattr(training.model[5], "pair", torch.full((2,), 0.5)),
     "list": lambda training: training.model[5].factors.__setitem__(0, 0.5),
     "deep inside": lambda training: training.model[5].deep["of"][0].update(value=0.5),
     "object": lambda training: setattr(training.model[5].held, "value", 0.5),

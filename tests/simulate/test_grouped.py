@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from pipelag.data.text.parallel import PAD
+from pipelag.errors import PipelagError
 from pipelag.methods import METHODS, get
 from pipelag.models import build
 from pipelag.models.gnmt import gnmt
+from pipelag.simulate.discrepancy import Discrepancy
 from pipelag.simulate.grouped import near
 from pipelag.simulate.training import SimulatedTraining
 from pipelag.stage.phase import Phase
@@ -144,6 +146,47 @@ def test_it_is_found_in_every_stage_and_with_two_microbatches(
         training = training_of(nn.Sequential(*stages), [Phase(get("gpipe"), 2, cuts, microbatches=parts)], True)
         training.step(torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 4)
         assert training.without_groups(0), (at, layer)
+
+
+class Transposed(nn.Module):
+    """Applies a layer to (places, samples, ...), as torch's transformers are laid out by default."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x.transpose(0, 1)).transpose(0, 1)
+        return y
+
+
+def test_a_dropout_that_drops_nothing_need_not_have_a_row_per_sample() -> None:
+    """Also where the first minibatch has as many places as would divide over the microbatches."""
+    ends, phases = [], [Phase(get("pipemare_naive"), 3, (1, 2, 3), microbatches=4)]
+    for grouped in (True, False):
+        torch.manual_seed(0)
+        layers = [Transposed(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)) for _ in range(2)]
+        evaluated = Transposed(nn.Dropout(0.5))
+        model = nn.Sequential(nn.Linear(4, 8), *layers, evaluated, nn.Linear(8, 4)).double()
+        training = training_of(model, phases, grouped)
+        evaluated.eval()
+        for places in (8, 8, 7):
+            training.step(torch.randn(8, places, 4).double(), torch.zeros(8, 4).long())
+        assert bool(training.without_groups(0)) is not grouped
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-10)
+
+
+def test_a_later_minibatch_that_cannot_be_shared_is_refused_in_a_sentence() -> None:
+    drop = nn.Dropout(0.0)
+    model = nn.Sequential(nn.Linear(4, 4), Transposed(drop), nn.Linear(4, 4))
+    training = training_of(model, [Phase(get("gpipe"), 3, (1,), microbatches=4)], True)
+    training.step(torch.randn(8, 6, 4), torch.zeros(8, 4).long())
+    drop.p = 0.5
+    with pytest.raises(
+        PipelagError, match="cannot share passes, as those of the phase's first could: .* grouped=False"
+    ):
+        training.step(torch.randn(8, 6, 4), torch.zeros(8, 4).long())
 
 
 class Leaking(nn.Module):
@@ -323,6 +366,18 @@ def test_layers_are_as_they_were_after_a_step_and_after_an_error() -> None:
 def test_what_has_nothing_to_share_says_so(phase: Phase, why: str) -> None:
     training, _ = trained(convolutional(), [phase], True, Noise())
     assert why in str(training.without_groups(0))
+
+
+def test_distances_are_measured_microbatch_by_microbatch() -> None:
+    rows = []
+    for grouped in (True, False):
+        training = training_of(convolutional(), [Phase(get("pipemare"), 4, CUTS, microbatches=PARTS)], grouped)
+        measuring = Discrepancy(training.pipeline, (), 1)
+        for t in range(4):
+            training.step(*Noise()[t])
+        rows.append(measuring.row())
+        assert not grouped or training.without_groups(0) == "somebody looks at what each microbatch reads"
+    assert rows[0] == rows[1] and any(rows[0]["forward_distance"])
 
 
 def test_a_forward_that_another_library_has_put_into_a_layer_stays_there() -> None:

@@ -132,3 +132,29 @@ def test_a_step_of_a_round_that_is_interrupted_is_not_added_twice(where: str) ->
             training.load_state_dict(state)
         losses[-1] += [training.step(*data[t]) for t in range(5, STEPS)]
     assert losses[0] == losses[1]
+
+
+def test_a_first_step_that_failed_leaves_no_replicas_statistics_behind() -> None:
+    """In both directions, microbatch 0 goes through one stage's second replica before the loss fails."""
+    data, ends = batches(), []
+    for fails in (False, True):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
+        left = [fails]
+
+        def loss(output: torch.Tensor, targets: torch.Tensor, left: list[bool] = left) -> torch.Tensor:
+            if left and left.pop():
+                raise ValueError("fails")
+            return F.cross_entropy(output, targets)
+
+        phase = Phase(get("bidirectional"), STEPS, (2,), microbatches=2)
+        training = SimulatedTraining(network.train(), [phase], lambda p: torch.optim.SGD(p, lr=LR), loss)
+        if fails:
+            with pytest.raises(ValueError, match="fails"):
+                training.step(*data[0])
+        for t in range(4):
+            training.step(*data[t])
+        state = training.state_dict()
+        kept = state["pipeline"]["buffers"]
+        ends.append([*state["model"].values(), *(buffer for key in sorted(kept) for buffer in kept[key])])
+    assert len(ends[0]) > len(list(network.state_dict())) and all(map(torch.equal, *ends))

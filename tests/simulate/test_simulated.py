@@ -44,6 +44,22 @@ def test_zero_delay_equals_plain_pytorch_bit_for_bit(device: str) -> None:
     assert equal(model.state_dict(), plain.state_dict())
 
 
+@pytest.mark.parametrize("name", ["pipedream", "pipemare", "pipeoptim"])
+def test_weights_whose_memory_has_gaps_train_like_others(name: str) -> None:
+    """A parameter may be a part of a larger tensor, as torch's own slices are."""
+    ends = []
+    for gaps in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.Tanh(), nn.Linear(6, 4))
+        if gaps:
+            larger = torch.zeros(4, 9)
+            larger[:, :6] = model[3].weight.detach()
+            model[3].weight = nn.Parameter(larger[:, :6])
+        simulate(model, [Phase(methods.get(name), 6, (2,))], Noise())
+        ends.append(model.state_dict())
+    assert equal(*ends)
+
+
 def test_sequential_is_the_same_whatever_the_cuts(device: str) -> None:
     def without_dropout() -> nn.Sequential:
         model = convolutional().to(device)

@@ -375,6 +375,35 @@ def with_options(optimizer: torch.optim.Optimizer, **options: Any) -> torch.opti
     return optimizer
 
 
+@pytest.mark.parametrize(
+    ("kind", "matrices", "vectors"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}, {"momentum": 0.0}),
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.5, "dampening": 0.3}),
+        (torch.optim.Adam, {"amsgrad": True, "weight_decay": 0.1}, {"amsgrad": False}),
+    ],
+)
+def test_groups_of_a_stage_may_keep_states_of_different_kinds(
+    kind: Any, matrices: dict[str, Any], vectors: dict[str, Any]
+) -> None:
+    """As in plain training with the same two groups: one has a momentum, say, and the other has none."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        given = list(parameters)
+        groups = given if isinstance(given[0], dict) else [{"params": given}]
+        return kind(
+            [
+                group | {"params": [p for p in group["params"] if (p.dim() > 1) == larger]} | own
+                for group in groups
+                for larger, own in ((True, matrices), (False, vectors))
+            ],
+            lr=0.05,
+        )
+
+    trained, plain = beside_plain(make, "cpu")
+    assert same([p.detach() for p in trained.model.parameters()], plain[: len(list(trained.model.parameters()))])
+
+
 def test_single_numbers_of_a_stage_are_the_optimizers_own() -> None:
     """A stage whose parameters are single numbers is stepped by the optimizer itself.
 

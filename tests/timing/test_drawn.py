@@ -11,9 +11,13 @@ import pytest
 
 from pipelag.__main__ import main
 from pipelag.commands.timeline import recorded, unit_of
+from pipelag.errors import PipelagError
+from pipelag.methods import METHODS, get
 from pipelag.report.timelines import timeline
 from pipelag.results.logs import RunLog
 from pipelag.results.timelines import under_way
+from pipelag.runs.kinds.timeline import lay_out, rows_of
+from pipelag.runs.spec import RunSpec
 
 LINK = {"topology": {"bandwidth": 4.0}, "costs": {"forward": 1.0, "backward": 2.0, "weight_bytes": 4.0}}
 
@@ -33,6 +37,59 @@ def test_a_schedule_whose_replicas_sum_gradients_is_drawn(tmp_path: Path, capsys
         assert "16 actions and 8 messages on 2 workers" in capsys.readouterr().out
     assert main([*words, "--out", str(tmp_path / "plan.json")]) == 0
     assert "plan.json: 16 actions on 2 workers\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_pass_reads_a_version_in_the_units_that_have_it(method: str, microbatches: int) -> None:
+    """SpecTrain, section 3.2: W_u are the weights at the start of time unit u, so all updates before it are in them."""
+    try:
+        plan = get(method).schedule(4, 6, microbatches)
+    except PipelagError:
+        return
+    if plan.cycles is None:
+        return
+    updates: dict[int, list[int]] = {stage: [] for stage in range(1, 5)}
+    for row, cycles in zip(plan.workers, plan.cycles, strict=True):
+        for action, cycle in zip(row, cycles, strict=True):
+            if action.kind == "U":
+                updates[action.stage].append(cycle)
+    rows = rows_of(plan, get(method))
+    assert sorted({row["minibatch"] for row in rows}) == [*range(6)]
+    for row in rows:
+        if "units" in row:  # the rows of replicas name no versions
+            first, last = row["units"]
+            assert {sum(cycle < u for cycle in updates[row["stage"]]) for u in range(first, last + 1)} == {row["reads"]}
+            assert first <= row["unit"] - row["ahead"] <= last
+
+
+def test_a_runs_trace_is_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run(tmp_path / "run", "pipedream", {"costs": {"forward": 1, "backward": 2}})
+    assert main(["timeline", str(folder), "--out", str(tmp_path / "x.json")]) == 0
+    assert (tmp_path / "x.json").read_bytes() == (folder / "trace.json").read_bytes()
+    assert "x.json: 8 actions on 2 workers" in capsys.readouterr().out
+
+
+def test_a_timelines_costs_links_and_form_are_refused_by_name(tmp_path: Path) -> None:
+    costs, accelerators = {"forward": 1, "backward": 2}, {"form": "2K+1"}
+    for options, phase, sentence in (
+        ({"costs": {"forward": 1, "back": 2}}, {}, "unknown cost 'back' of a stage; did you mean 'backward'"),
+        ({"costs": [{"forward": 1}] * 2}, {}, "the cost 'backward' of a stage is missing"),
+        ({"costs": costs, "topology": {"bandwith": 1}}, {}, "unknown setting 'bandwith' of a topology; did you mean"),
+        (accelerators, {}, "the form 2K\\+1 belongs to the method stale_weights, not to 'pipedream'"),
+        (accelerators, {"method": "stale_weights", "microbatches": 2}, "the form 2K\\+1 has whole minibatches and no"),
+        (
+            accelerators | {"replicas": [2, 1]},
+            {"method": "stale_weights"},
+            "the form 2K\\+1 has whole minibatches and no",
+        ),
+        ({"replicas": [2, 1], "costs": costs}, {"method": "gpipe"}, "replicas belong to PipeDream's 1F1B-RR, not to"),
+        ({}, {"replicas": [2, 1]}, "a timeline takes its replicas from options.replicas"),
+    ):
+        phases = [{"method": "pipedream", "steps": 2, "cuts": [1]} | phase]
+        spec = RunSpec.model_validate({"kind": "timeline", "phases": phases, "options": options})
+        with pytest.raises(PipelagError, match=sentence):
+            lay_out(spec, tmp_path / "run", "cpu", 1)
 
 
 def test_sums_of_gradients_that_take_time_are_no_idle_time(tmp_path: Path) -> None:

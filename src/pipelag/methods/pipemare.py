@@ -50,8 +50,6 @@ def corrected(decay: float, reading: Reading) -> Correct:
     """T2's correction of what backwards read, with D = `decay`."""
     if not 0 < decay < 1:
         raise PipelagError(f"T2's decay D should be between 0 and 1, not {decay}")
-    if reading not in ("printed", "own"):
-        raise PipelagError(f"T2's reading of tau should be 'printed' or each microbatch's 'own', not '{reading}'")
     return Correct(decay, reading)
 
 

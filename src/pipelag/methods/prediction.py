@@ -181,11 +181,14 @@ def rule_of(optimizer: Optimizer) -> Rule:
 
 
 def velocity(state: Mapping[str, Any], group: Mapping[str, Any]) -> torch.Tensor | Scaled | None:
-    """lr times the smoothed gradient that the optimizer keeps; None before the first step (SpecTrain, equation 4)."""
-    for key in ("momentum_buffer", "exp_avg"):
-        if state.get(key) is not None:
-            return Scaled(state[key], group["lr"])
-    return state.get("velocity")
+    """lr times the smoothed gradient that the optimizer keeps; None before the first step (SpecTrain, equation 4).
+
+    An entry `velocity`, as a rule declares it, comes before the entries of torch's optimizers.
+    """
+    if state.get("velocity") is not None:
+        return state["velocity"]
+    key = next((key for key in ("momentum_buffer", "exp_avg") if state.get(key) is not None), None)
+    return None if key is None else Scaled(state[key], group["lr"])
 
 
 def keeps_velocity(optimizer: Optimizer) -> bool:

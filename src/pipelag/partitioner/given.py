@@ -24,6 +24,8 @@ def plan_given(profile: Profile, cluster: Cluster, name: str, given: GivenPlan) 
             return plan_of([last_before(profile, cut) for cut in given.cuts], replicas, layers)
         if not 1 < len(replicas) < 4:
             raise ValueError(f"cuts can only be searched for with 2 or 3 stages, not {len(replicas)}")
+        if len(replicas) > layers:
+            raise ValueError(f"{layers} layers cannot make {len(replicas)} stages")
         tried = [plan_of(cuts, replicas, layers) for cuts in combinations(range(1, layers), len(replicas) - 1)]
         return min(tried, key=lambda one: predict(profile, cluster, one, "ring"))
     except (ValueError, PipelagError) as error:
@@ -45,5 +47,9 @@ def last_before(profile: Profile, cut: int | str) -> int:
 
 def plan_of(cuts: Sequence[int], replicas: Sequence[int], layers: int) -> Plan:
     """The plan whose stages end at the cuts and have these numbers of replicas."""
+    if len(cuts) != len(replicas) - 1:
+        raise ValueError(
+            f"the number of cuts is {len(cuts)}; for {len(replicas)} stages it should be {len(replicas) - 1}"
+        )
     bounds = zip([0, *cuts], [*cuts, layers], replicas, strict=True)
     return Plan(tuple(PlanStage(before + 1, last, count) for before, last, count in bounds))

@@ -55,7 +55,10 @@ class Plan:
                 )
         for stage in self.stages:
             if stage.last < stage.first or stage.replicas < 1:
-                raise PipelagError(f"{stage} is empty or has no worker")
+                raise PipelagError(
+                    f"a stage has the layers {stage.first} to {stage.last} and {stage.replicas} workers; it should "
+                    "have at least one layer and one worker"
+                )
 
     @property
     def workers(self) -> int:

@@ -141,28 +141,46 @@ def curves_seen(chart: Lines, frame: pd.DataFrame) -> Iterator[str]:
 
 def bars_seen(chart: Mapping[str, Any], frame: pd.DataFrame) -> Iterator[str]:
     """A sentence per panel."""
-    axis = chart["y"] if isinstance(chart["y"], dict) else {"column": chart["y"]}
-    value, columns = axis["column"], [chart[key] for key in ("group", "bar", "stack") if chart.get(key)]
-    by = chart.get("panel", "")
+    columns, by = [chart[key] for key in ("group", "bar", "stack") if chart.get(key)], chart.get("panel", "")
     for panel in values_of(frame, by):
         part = rows_of(frame, by, panel)
+        value, told = _axis(chart["y"], str(panel))
         means = part.groupby(columns, sort=False)[value].mean().dropna()
         named = [f"{_words(key)} {_number(number)}" for key, number in means.items()]
         if len(named) > NAMED:
             named = [f"{len(named)} bars from {_end(means, means.idxmin())} to {_end(means, means.idxmax())}"]
         where = f"{plain(str(panel))}: " if panel else ""
-        yield f"{where}bars of {plain(axis.get('title') or value)}; {', '.join(named)}."
+        yield f"{where}bars of {told}; {', '.join(named)}."
 
 
 def points_seen(chart: Mapping[str, Any], frame: pd.DataFrame) -> Iterator[str]:
-    """A sentence per group of points."""
-    axes = [chart[key].get("column") if isinstance(chart[key], dict) else chart[key] for key in ("x", "y")]
-    by = chart.get("group", "")
-    for group in values_of(frame, by):
-        part = rows_of(frame, by, group)
-        where = f"{len(part)} points of {plain(str(group)) if by else 'points'}"
-        spans = [f"{name} {_number(part[name].min())} to {_number(part[name].max())}" for name in axes if name]
-        yield f"{where}{': ' if spans else ''}{', '.join(spans)}."
+    """A sentence per panel, with the span of each group of points along both axes."""
+    by, of = chart.get("group", ""), chart.get("panel", "")
+    for panel in values_of(frame, of):
+        rows = rows_of(frame, of, panel)
+        axes = [_axis(chart[key], str(panel)) for key in ("x", "y")]
+        groups = []
+        for group in values_of(rows, by):
+            part = rows_of(rows, by, group)
+            named = f"{len(part)} point{'s' * (len(part) > 1)}" + (f" of {plain(str(group))}" if by else "")
+            spans = [f"{name} {_span(part[key])}" for key, name in axes]
+            groups.append(", ".join([named, *spans]))
+        where = f"{plain(str(panel))}: " if panel else ""
+        yield f"{where}{'; '.join(groups)}."
+
+
+def _span(values: pd.Series[float]) -> str:
+    """Values from the least to the greatest."""
+    ends = dict.fromkeys(map(_number, (values.min(), values.max())))
+    return " to ".join(ends)
+
+
+def _axis(axis: Any, panel: str) -> tuple[str, str]:
+    """(column, title) of an axis in a record: a column's name, an axis, or one axis per panel."""
+    if isinstance(axis, str):
+        return axis, plain(axis)
+    own = axis if "column" in axis else axis[panel]
+    return own["column"], plain(own.get("title") or own["column"])
 
 
 def timeline_seen(frame: pd.DataFrame) -> str:

@@ -142,6 +142,11 @@ class RunSpec(Typed):
             raise ValueError(
                 f"workers is {self.workers}, but the simulated executor has no workers; set executor: real"
             )
+        wanted = next((key for key in ("discrepancy", "grouped") if self.options.get(key)), None)
+        if wanted is not None and self.kind == "train" and self.executor == "real":
+            raise ValueError(
+                f"options.{wanted} is for the simulated executor; leave it out, or set executor: simulated"
+            )
         for phase in self.phases:
             if self.data is not None and self.batch % phase.microbatches:
                 raise ValueError(

@@ -164,7 +164,7 @@ def sequential(stages: int, minibatches: int, workers: int | None = None, microb
     """
     workers = stages if workers is None else workers
     if workers not in (1, stages):
-        raise PipelagError(f"sequential training uses 1 worker or one per stage ({stages}), not {workers}")
+        raise PipelagError(f"sequential training uses 1 worker or one per stage ({stages}), not {workers!r:.40}")
     turns: dict[int, list[Turn]] = defaultdict(list)
     for stage in range(1, stages + 1):
         turns[(stage - 1) % workers] += [("F", stage, stage - 1)]

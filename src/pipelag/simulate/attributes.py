@@ -64,16 +64,16 @@ class Attributes:
 def contents_of(one: Any) -> dict[Any, Any] | list[Any]:
     """A copy of a container, or of the attributes of an object, or of those and the closure of a function."""
     if isinstance(one, FunctionType):
-        return vars(one) | {name: cell.cell_contents for name, cell in cells_of(one)}
+        cells = cells_of(one).items()
+        return vars(one) | {name: cell.cell_contents for name, cell in cells if cell != type(cell)()}
     if isinstance(one, dict):
         return dict(one)
     return list(one) if isinstance(one, CONTAINERS) else dict(vars(one))
 
 
-def cells_of(function: FunctionType) -> list[tuple[str, Any]]:
-    """The variables that a function has from outside, as far as they have values."""
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return [(name, cell) for name, cell in cells if cell != type(cell)()]
+def cells_of(function: FunctionType) -> dict[str, Any]:
+    """The variables that a function has from outside, as cells by name; some may have no value."""
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
 def inside(value: Any) -> list[Any]:
@@ -93,9 +93,11 @@ def inside(value: Any) -> list[Any]:
 
 def refill(one: Any, before: Any) -> None:
     """Give a container, an object or a function the contents that `contents_of` returned."""
-    cells = dict(cells_of(one)) if isinstance(one, FunctionType) else {}
+    cells = cells_of(one) if isinstance(one, FunctionType) else {}
     for name, cell in cells.items():
-        cell.cell_contents = before[name]
+        cell.cell_contents = before.get(name)
+        if name not in before:  # it had no value
+            del cell.cell_contents
     place = one if isinstance(one, CONTAINERS) else vars(one)
     place.clear()
     if isinstance(place, (dict, set)):

@@ -25,6 +25,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pipelag.data.split import split
+from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage, set_state, state_of
 from pipelag.simulate.recordable import Results
 from pipelag.stage.recompute import Gradients, backward_through, differentiable, fresh
@@ -64,12 +65,23 @@ class Grouped:
         """The loss of the phase's minibatch t, with its gradients left in the parameters.
 
         None: nothing was done, and the minibatch has to be computed microbatch by microbatch.
+
+        Raises:
+            PipelagError: the first minibatch's microbatches could share passes, but this one's cannot.
         """
         if not self.why and pipeline.observe is not None:
             self.why = "somebody looks at what each microbatch reads"
         if not self.tried:
             self.tried, self.why = True, self.why or self._unfit(pipeline, t, inputs, targets, lags)
-        return None if self.why else Passes(pipeline, self.apart, t, lags).loss(inputs, targets)
+        if self.why:
+            return None
+        try:
+            return Passes(pipeline, self.apart, t, lags).loss(inputs, targets)
+        except Unfit as error:
+            raise PipelagError(
+                "the microbatches of this minibatch cannot share passes, as those of the phase's first could: "
+                f"{error}; train with grouped=False"
+            ) from error
 
     def _unfit(self, pipeline: SimulatedPipeline, t: int, inputs: Any, targets: Any, lags: Lags) -> str:
         """Compute a minibatch both ways, leaving no trace; returns why grouping does not work, or ""."""
@@ -267,7 +279,7 @@ class Apart:
         for number in microbatches if self.drawing else microbatches[:1]:
             seed_stage(seed, number, stage, self.device)
             self.states += [state_of(self.device)] if len(microbatches) > 1 else []
-        layers = self.layers if len(microbatches) > 1 else []
+        layers = [pair for pair in self.layers if not idle(pair[0])] if len(microbatches) > 1 else []
         own = [vars(layer).get("forward") for layer, _ in layers]  # set by other libraries, perhaps
         for layer, drawn in layers:
             layer.forward = partial(self._each, layer.forward, len(microbatches), drawn)
@@ -303,6 +315,11 @@ def normalises(layer: nn.Module) -> bool:
 def draws(layer: nn.Module) -> bool:
     """Whether a layer is known to draw random numbers; others that do are found in the trial."""
     return isinstance(layer, nn.modules.dropout._DropoutNd) or type(layer).__name__.endswith("Dropout")
+
+
+def idle(layer: nn.Module) -> bool:
+    """Whether a layer that `draws` leaves its input as it is for now, which then need not be a row per sample."""
+    return getattr(layer, "p", None) == 0 or (isinstance(layer, nn.modules.dropout._DropoutNd) and not layer.training)
 
 
 @contextmanager

@@ -229,11 +229,9 @@ class StageWeights(OptimizedWeights):
         """What `load` would show, as a value that is equal for two passes that read the same weights."""
         return self._content(kind, version, j) if self.plain else ("live", 0, 0.0)
 
-    def restore(self, copies: Copies | None = None) -> None:
-        """Let the parameters hold the live version again; `copies` as in `load`."""
-        if self.plain and copies is not None:
-            self.showing.restore(copies)
-        elif self.plain:
+    def restore(self) -> None:
+        """Let the parameters hold the live version again."""
+        if self.plain:
             with Copies() as copied_now:
                 self.showing.restore(copied_now)
 

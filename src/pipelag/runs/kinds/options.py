@@ -176,6 +176,11 @@ class Variant(Typed):
             raise ValueError(
                 f"the model with momentum takes only a forward delay and a curvature; leave {others[0]} out"
             )
+        if self.D is not None and self.backward in (None, self.forward):
+            raise ValueError(
+                "D is of T2, which corrects a backward that is less late than its forward; give a backward delay below "
+                "the forward's, or leave D out"
+            )
         return _older_first(self)
 
 

@@ -67,10 +67,8 @@ def partition(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
     started = time.perf_counter()
     rows = list(plan_rows(profile, cluster, options))
     for row in rows:
-        if "stages" in row:
-            row["bytes_per_sample"] = row.pop("bytes") / spec.batch
-        if row.get("timed"):
-            row["samples_per_second"] = spec.batch / row["timed"]
+        row["bytes_per_sample"] = row.pop("bytes") / spec.batch
+        row["samples_per_second"] = spec.batch / row["timed"]
         folder.log({"what": "plan", **row})
     if arms:
         assert spec.optimizer is not None

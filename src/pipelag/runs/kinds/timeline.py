@@ -20,6 +20,7 @@ from pipelag.timing.costs import StageCost, Topology
 from pipelag.timing.lockstep import CLOCKS
 from pipelag.timing.timed import Timing
 from pipelag.timing.trace import row_of, transfer_rows, write_trace
+from pipelag.typed import check_keywords
 
 
 def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]:
@@ -99,6 +100,10 @@ def plan_of(method: Method, phase: PhaseSpec, stages: int, options: TimelineOpti
     if options.form == "2K+1":
         if method.name != "stale_weights":
             raise PipelagError(f"the form 2K+1 belongs to the method stale_weights, not to '{method.name}'; use K+1")
+        if phase.microbatches > 1 or options.replicas:
+            raise PipelagError(
+                "the form 2K+1 has whole minibatches and no replicas; leave microbatches and replicas out"
+            )
         return schedule("cycle", stages=stages, minibatches=phase.steps, colocated=False)
     if options.replicas:
         if method.name not in ("pipedream", "1f1b"):
@@ -117,12 +122,9 @@ def costs_of(value: Any, stages: int) -> list[StageCost]:
         PipelagError: a key that is no field of `StageCost`, or no pass that takes any time.
     """
     per_stage = value if isinstance(value, list) else [value] * stages
-    try:
-        stage_costs = [StageCost(**costs) for costs in per_stage]
-    except TypeError as error:
-        raise PipelagError(
-            f"a stage's costs should be forward, backward and other fields of StageCost: {error}"
-        ) from error
+    for costs in per_stage:
+        check_keywords(StageCost, 0, costs, "cost of a stage")
+    stage_costs = [StageCost(**costs) for costs in per_stage]
     if not any(cost.forward + cost.backward for cost in stage_costs):
         raise PipelagError("with these costs no pass takes any time; give a forward or a backward a cost above 0")
     return stage_costs
@@ -130,10 +132,8 @@ def costs_of(value: Any, stages: int) -> list[StageCost]:
 
 def topology_of(content: dict[str, Any]) -> Topology:
     """The links from a config."""
-    try:
-        return Topology(**content)
-    except TypeError as error:
-        raise PipelagError(f"a topology should have only bandwidth, latency, shared and overlap: {error}") from error
+    check_keywords(Topology, 0, content, "setting of a topology")
+    return Topology(**content)
 
 
 def timed_rows(timing: Timing, method: Method) -> list[dict[str, Any]]:
@@ -182,8 +182,12 @@ class Readings:
         self.entered = {}
         if clocked:
             assert plan.cycles is not None
-            row, cycles = plan.workers[plan.owners["F", 1]], plan.cycles[plan.owners["F", 1]]
-            self.entered = {a.number: c for a, c in zip(row, cycles, strict=True) if (a.kind, a.stage) == ("F", 1)}
+            self.entered = {
+                action.number: cycle
+                for row, cycles in zip(plan.workers, plan.cycles, strict=True)
+                for action, cycle in zip(row, cycles, strict=True)
+                if (action.kind, action.stage) == ("F", 1)
+            }
 
     def row(self, worker: int, action: Action, start: float, end: float) -> dict[str, Any]:
         """The log line of a forward or a backward, or of the gradients of the weights apart from it."""

@@ -255,12 +255,12 @@ class Watch:
     def __init__(self, spec: RunSpec, training: SimulatedTraining) -> None:
         self.asked, self.training = spec.asked(TrainOptions).discrepancy, training
         self.measuring: Discrepancy | None = None
+        if self.asked is not None and any(phase.replicated for phase in training.phases):
+            raise PipelagError("options.discrepancy needs one worker per stage; leave it out, or the replicas")
 
     def begin(self) -> Discrepancy | None:
         """Start to measure the current phase, if the options ask for it."""
         if self.asked is not None:
-            if self.training.pipeline.phase.replicated:
-                raise PipelagError("options.discrepancy needs one worker per stage; leave it out, or the replicas")
             self.measuring = Discrepancy(self.training.pipeline, tuple(self.asked.horizons), self.asked.every)
         return self.measuring
 
