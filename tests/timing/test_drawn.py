@@ -16,8 +16,9 @@ from pipelag.methods import METHODS, get
 from pipelag.report.timelines import timeline
 from pipelag.results.logs import RunLog
 from pipelag.results.timelines import under_way
-from pipelag.runs.kinds.timeline import lay_out, rows_of
+from pipelag.runs.kinds.timeline import lay_out, rows_of, topology_of
 from pipelag.runs.spec import RunSpec
+from pipelag.timing.costs import Topology
 
 LINK = {"topology": {"bandwidth": 4.0}, "costs": {"forward": 1.0, "backward": 2.0, "weight_bytes": 4.0}}
 
@@ -205,3 +206,7 @@ def test_marks_that_could_not_be_read_are_left_out() -> None:
     rows = [{"worker": 0, "kind": "F", "minibatch": m, "start": m, "end": m + 1} for m in range(1000)]
     figure = timeline(rows, ["worker 1"], number=lambda row: "1", label=lambda row: "s1")
     assert not figure.axes[0].texts
+
+
+def test_a_link_may_be_infinitely_fast() -> None:
+    assert topology_of({"bandwidth": float("inf")}) == Topology()

@@ -123,7 +123,7 @@ def costs_of(value: Any, stages: int) -> list[StageCost]:
     """
     per_stage = value if isinstance(value, list) else [value] * stages
     for costs in per_stage:
-        check_keywords(StageCost, 0, costs, "cost of a stage")
+        check_keywords(StageCost, 0, list(costs), "cost of a stage")
     stage_costs = [StageCost(**costs) for costs in per_stage]
     if not any(cost.forward + cost.backward for cost in stage_costs):
         raise PipelagError("with these costs no pass takes any time; give a forward or a backward a cost above 0")
@@ -132,7 +132,7 @@ def costs_of(value: Any, stages: int) -> list[StageCost]:
 
 def topology_of(content: dict[str, Any]) -> Topology:
     """The links from a config."""
-    check_keywords(Topology, 0, content, "setting of a topology")
+    check_keywords(Topology, 0, list(content), "setting of a topology")
     return Topology(**content)
 
 
