@@ -477,6 +477,28 @@ def test_passes_wait_for_weights_that_are_gathered_ahead_of_them() -> None:
     assert waits([(1.0, 0.0), (9.0, 0.0), (1.0, 12.0)]) == 2.0
 
 
+def test_weights_for_the_backwards_come_after_those_for_the_forwards() -> None:
+    """PipeOptim, two layers on each of two stages, two replicas: gathering takes 3.5 ms for a stage's first layer, and
+    0.5 for the other.
+
+    On the first stage predicted weights are there after 3.5 and 4 ms, live ones, from the second layer on, after 4.5
+    and 8: forwards end after 4.5 and 5.5 ms, backwards after 7.5 and 10, of which 6 are passes. The last stage reads
+    the same weights in both and waits 3.5 ms. On both, gradients are scattered 3.5 ms after the last backward.
+    """
+    rows = [LayerTime(n, "", 1.0, 2.0, 0, 0, 7 * 10**6 if n % 2 else 10**6) for n in range(1, 5)]
+    work = Work(lambda samples, tensor: Profile(tuple(rows)), batch=2, element=4)
+    one = Fleet(SUMMING, work, get("pipeoptim"), replace(NUMBERS, moved=(0, 0, 0)), 4)
+    costs = one.costs(Layout((2,), 2, 1, 1, recompute=False, sharded=True))
+    assert [1e3 * cost.update for cost in costs] == pytest.approx([3.5 + 4.0, 3.5 + 3.5])
+
+
+def test_a_stage_pays_for_its_own_steps() -> None:
+    """A layer has 1,000 parameters, whose bytes move at 1e6 a second. The last of four stages has five layers."""
+    one = Fleet(SLOW, sending(0), get("pipeoptim"), replace(NUMBERS, moved=(40, 44, 28)), 4)
+    costs = one.costs(Layout((1, 2, 3), 1, 4, 1, recompute=False))
+    assert [1e3 * cost.update for cost in costs] == pytest.approx([40, 44, 44, 5 * 28])
+
+
 def test_a_forwards_wait_is_shorter_where_other_passes_come_before() -> None:
     """Interleaved, two workers: a later chunk's weights are gathered while two microbatches go through an earlier one.
 
@@ -501,9 +523,9 @@ def test_state_is_shared_where_it_would_not_fit() -> None:
 
 
 def test_cuts_may_also_make_up_for_a_stages_update() -> None:
-    """Eight layers of 3 ms a sample, whose first has weights that take 8 ms to sum."""
-    rows = [LayerTime(n, "", 1.0, 2.0, 0, 0, 8 * 10**6 if n == 1 else 0) for n in range(1, 9)]
-    work = Work(lambda samples, tensor: Profile(tuple(rows)), batch=2, element=4)
+    """Eight layers of 3 ms a sample, whose first has weights that take 16 ms to sum, for two samples of a replica."""
+    rows = [LayerTime(n, "", 1.0, 2.0, 0, 0, 16 * 10**6 if n == 1 else 0) for n in range(1, 9)]
+    work = Work(lambda samples, tensor: Profile(tuple(rows)), batch=4, element=4)
     one = Fleet(SUMMING, work, get("1f1b_flush"), replace(NUMBERS, moved=(0, 0, 0)), 4)
     assert one.cuts(2, 1, 1) == [(4,), (3,)]  # 12 and 12 ms; with the sum 9 + 8 and 15 ms, where it was 12 + 8
     assert {layout.cuts for layout in one.layouts() if layout.stages == 2} == {(4,), (3,)}
