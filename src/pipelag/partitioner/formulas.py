@@ -92,15 +92,13 @@ def computed(method: Method, stage: int, stages: int, microbatches: int) -> list
     return [each not in ("live", "stashed") and (late > 0 or further) for each in reads]
 
 
-def gathered(method: Method | None, stage: int, stages: int, microbatches: int) -> list[bool]:
-    """Whether the GPUs have to gather the weights that forwards, and those that backwards, read of an update.
-
-    So it is where each of them has computed a part of these: unless the backwards' are stashed, or are the forwards'.
+def gathered_again(method: Method | None, stage: int, stages: int, microbatches: int) -> bool:
+    """Whether GPUs that have each computed a part of the weights gather, besides what forwards read, other weights for
+    backwards: unless these are stashed, or the forwards'.
     """
-    if method is None:
-        return [True, False]
-    forward, backward = computed(method, stage, stages, microbatches)
-    return [True, method.backward_reads != "stashed" and (forward or backward)]
+    if method is None or method.backward_reads == "stashed":
+        return False
+    return any(computed(method, stage, stages, microbatches))
 
 
 def between_passes(method: Method, stage: int, stages: int, microbatches: int) -> int:

@@ -15,7 +15,7 @@ from pipelag.methods import Method
 from pipelag.schedules.table import KINDS
 from pipelag.schedules.zero_bubble import zb_v
 from pipelag.timing.costs import StageCost
-from pipelag.timing.memory import states_under_way
+from pipelag.timing.memory import states_by_part
 
 B, W = KINDS.index("B"), KINDS.index("W")
 
@@ -33,8 +33,8 @@ def repeating(workers: int, microbatches: int) -> int:
 @lru_cache(maxsize=4096)
 def kept(workers: int, worker: int, microbatches: int) -> list[tuple[int, ...]]:
     """The microbatches whose activations a worker keeps, of its stage down and of that up: all that may be its peak."""
-    schedule = zb_v(2 * workers, 2, repeating(workers, microbatches))
-    return [tuple(map(int, state)) for state in states_under_way(schedule)[worker]]
+    states = states_by_part(zb_v(2 * workers, 2, repeating(workers, microbatches)))[worker]
+    return [tuple(map(int, state)) for state in np.unique(states.sum(axis=1), axis=0)]
 
 
 @dataclass(frozen=True)

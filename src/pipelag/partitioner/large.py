@@ -99,7 +99,7 @@ class Fleet:
         layers = []
         for layer in profile.layers:
             summing = ring_seconds(self.work.ring_bytes(layer.weight_bytes), replicas, rate)
-            step = moved * layer.weight_bytes / self.work.element / self.machine.sheet.bandwidth
+            step = moved * self.work.parameters(layer.weight_bytes) / self.machine.sheet.bandwidth
             of_sample = 1e3 * (summing + step) * replicas / self.work.batch
             layers.append(replace(layer, backward_ms=layer.backward_ms + of_sample))
         kinds = (cuts_of(each, workers, chunks, self.build) for each in (profile, Profile(tuple(layers))))
@@ -114,11 +114,8 @@ class Fleet:
         for tensor in self.work.tensor:
             if self.gpus % tensor or self.machine.server % tensor:
                 continue
-            yield from ((tensor, n) for n in divisors(self.gpus // tensor) if self.holds(n) and n <= most)
-
-    def holds(self, workers: int) -> bool:
-        """Whether pipelines of so many workers suit the method: one is data parallelism."""
-        return (workers == 1) == (self.method is None)
+            counts = (n for n in divisors(self.gpus // tensor) if n <= most and (n == 1) == (self.method is None))
+            yield from ((tensor, workers) for workers in counts)
 
     def best(self) -> Found | None:
         """The best layout; None: none fits into memory.
@@ -184,7 +181,7 @@ class Fleet:
                 copies = formulas.copies(method, stage, layout.stages, n) if method else 1
                 if copies is None:
                     return None
-                weights += copies * cost.weight_bytes + cost.weight_bytes / self.work.element * held
+                weights += copies * cost.weight_bytes + self.work.parameters(cost.weight_bytes) * held
             inside = [cost.kept_bytes - cost.entering_bytes for cost in mine]
             for waiting in formulas.kept(method, worker, layout.stages, n):
                 again = (
@@ -212,8 +209,8 @@ class Fleet:
         for stage, (here, cost) in enumerate(zip(servers, costs, strict=True), start=1):
             summed = again = self.work.ring_bytes(cost.weight_bytes)
             if layout.sharded:
-                gathers = formulas.gathered(self.method, stage, layout.stages, layout.microbatches)
-                again = sum(gathers) * cost.weight_bytes
+                gathers = 1 + formulas.gathered_again(self.method, stage, layout.stages, layout.microbatches)
+                again = gathers * cost.weight_bytes
             bytes_of[here] += senders * share * (summed + again)
         for (here, there), cost in zip(pairwise(servers), costs, strict=False):
             if here != there:  # the output, and the gradient that comes back

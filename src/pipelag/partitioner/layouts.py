@@ -6,7 +6,7 @@ last backwards, and the gathering of weights, which overlaps with the next passe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -98,9 +98,13 @@ class Work:
     tensor: tuple[int, ...] = (1,)
     sharded: bool = False
 
+    def parameters(self, weight_bytes: float) -> float:
+        """The number of parameters in so many bytes of weights."""
+        return weight_bytes / self.element
+
     def ring_bytes(self, weight_bytes: float) -> float:
         """The bytes of the gradients of so many bytes of weights, as replicas sum them."""
-        return weight_bytes / self.element * (self.summed or self.element)
+        return self.parameters(weight_bytes) * (self.summed or self.element)
 
 
 @dataclass(frozen=True)
@@ -170,17 +174,18 @@ def last_passes(
     return [layer.backward_ms / 1e3 for layer in layers], before + again
 
 
-def waits(passes: Sequence[tuple[float, float]]) -> float:
+def waits(passes: Iterable[tuple[float, float]]) -> float:
     """The seconds that passes wait for weights, which are gathered layer by layer ahead of them.
 
     Args:
         passes: of each layer, in the order of the passes, the seconds of the pass and of the gathering that it needs.
     """
-    gathered = ready = 0.0
+    gathered = ready = computed = 0.0
     for of_pass, of_gathering in passes:
         gathered += of_gathering
         ready = max(ready, gathered) + of_pass
-    return ready - sum(of_pass for of_pass, _ in passes)
+        computed += of_pass
+    return ready - computed
 
 
 @lru_cache(maxsize=4096)
@@ -200,26 +205,36 @@ def costs_of(
         """Seconds for gathering so many bytes, or for adding them up and scattering the sums; a ring does both."""
         return ring_seconds(size, replicas, rate) / 2
 
+    def next_passes(worker: int) -> Iterator[tuple[float, float]]:
+        """A worker's passes after an update, and the gathering that they need, for `waits`."""
+        others = (
+            2 * (workers - 1 - worker) if in_v(method) else workers - 1
+        )  # have a microbatch between two stages here
+        for stage in formulas.stages_of(method, worker, workers, layout.stages):
+            layers = profile.layers[slice(*bounds[stage - 1])]
+            again = formulas.gathered_again(method, stage, layout.stages, layout.microbatches)
+            yield 0.0, (1 + again) * latency
+            yield from ((layer.forward_ms / 1e3, exchange(layer.weight_bytes)) for layer in layers)
+            if layout.chunks > 1:
+                yield others * costs[stage - 1].forward, 0.0
+            if again:
+                yield from ((layer.backward_ms / 1e3, exchange(layer.weight_bytes)) for layer in reversed(layers))
+
     for worker in range(workers) if replicas > 1 else ():
         passes: list[float] = []
         sizes: list[float] = []
-        following: list[tuple[float, float]] = []
         for stage in formulas.stages_of(method, worker, workers, layout.stages):
             layers = profile.layers[slice(*bounds[stage - 1])]
             own, before = last_passes(layers, layout, stage, method)
             passes += [*own, before]
             sizes += [work.ring_bytes(layer.weight_bytes) for layer in layers] + [0]
-            _, again = gathers = formulas.gathered(method, stage, layout.stages, layout.microbatches)
-            each = [(layer.forward_ms / 1e3, exchange(layer.weight_bytes)) for layer in layers]
-            back = [(layer.backward_ms / 1e3, exchange(layer.weight_bytes)) for layer in reversed(layers)]
-            others = 2 * (workers - 1 - worker) if in_v(method) else workers - 1  # that have the microbatch in between
-            more = (layout.chunks > 1) * others * costs[stage - 1].forward
-            following += [(0.0, sum(gathers) * latency), *each, (more, 0.0), *(back if again else ())]
         ready = wait_free(passes, sizes, lambda size: sums * exchange(size))
-        waiting[worker] = max(0.0, ready - sum(passes)) + sums * latency + layout.sharded * waits(following)
+        waiting[worker] = max(0.0, ready - sum(passes)) + sums * latency
+        if layout.sharded:
+            waiting[worker] += waits(next_passes(worker))
     made = []
     for stage, (cost, rest) in enumerate(zip(costs, waiting, strict=True), start=1):
-        parameters = cost.weight_bytes / work.element / (replicas if layout.sharded else 1)
+        parameters = work.parameters(cost.weight_bytes) / (replicas if layout.sharded else 1)
         step = numbers.moved_on(stage, layout.stages) * parameters / machine.sheet.bandwidth
         made.append(replace(cost, update=step + rest))
     return tuple(made)

@@ -82,27 +82,12 @@ def microbatches_under_way(schedule: Schedule) -> list[int]:
     return [round(max(peaks[worker] for worker in replicas)) for replicas in schedule.replicas]
 
 
-def states_under_way(schedule: Schedule) -> list[np.ndarray]:
-    """Per worker, the microbatches under way of each of its stages at the same time, an array [states, stages].
-
-    The stages are in the order of the pipeline, and the states are those right after a forward, each once: one of them
-    is the worker's peak if a microbatch keeps the same up to W. For under way see `microbatches_under_way`.
-    """
-    table, split, states = schedule.table, np.array(schedule.split), []
-    for a, b in pairwise(table.bounds.tolist()):
-        kinds, stages = table.kinds[a:b], table.stages[a:b]
-        ends = np.where(split[stages - 1], W, B)
-        changes = np.where(kinds == F, 1, np.where(kinds == ends, -1, 0))
-        of_stage = [np.cumsum(np.where(stages == stage, changes, 0))[kinds == F] for stage in np.unique(stages)]
-        states.append(np.unique(np.stack(of_stage, axis=1), axis=0))
-    return states
-
-
 def states_by_part(schedule: Schedule) -> list[np.ndarray]:
-    """As `states_under_way`, but apart for those between F and B and those between B and W: [states, 2, stages].
+    """Per worker, the microbatches under way of each of its stages at the same time: [states, 2, stages].
 
-    The states are those right after a forward or the first part of a backward: one of them is the worker's peak,
-    whatever a microbatch keeps on a stage, before B and after it.
+    They are counted apart between F and B, and between B and W. The stages are in the order of the pipeline. The states
+    are those right after a forward or the first part of a backward, each once: one of them is the worker's peak,
+    whatever a microbatch keeps on a stage, before B and after it. For under way see `microbatches_under_way`.
     """
     table, split, states = schedule.table, np.array(schedule.split), []
     for a, b in pairwise(table.bounds.tolist()):
