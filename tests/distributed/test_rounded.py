@@ -131,8 +131,8 @@ def test_workers_that_know_no_masters_are_refused(tmp_path: Path) -> None:
 def test_a_speed_run_in_bfloat16_says_so(tmp_path: Path) -> None:
     options = {"precision": "bf16", "blocks": 1, "hybrid": False}
     phases = [{"method": "pipedream", "steps": 12, "cuts": [2]}]
-    spec = RunSpec(**RUN | {"kind": "speed", "executor": "simulated", "phases": phases, "options": options})
-    full = RunSpec(**RUN | {"kind": "speed", "executor": "simulated", "phases": phases, "options": {"blocks": 1}})
+    spec = RunSpec(**RUN | {"kind": "speed", "executor": "real", "phases": phases, "options": options})
+    full = RunSpec(**RUN | {"kind": "speed", "executor": "real", "phases": phases, "options": {"blocks": 1}})
     sent = {}
     for name, each_spec in (("half", spec), ("full", full)):
         summary = carry_out(each_spec, tmp_path / name, "cpu", 2)

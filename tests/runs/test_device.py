@@ -56,6 +56,7 @@ def test_workers_that_share_a_gpu_are_not_timed(tmp_path: Path) -> None:
         model={"name": "lenet5"},
         data={"name": "digits"},
         optimizer={"lr": 0.1},
+        executor="real",
         workers=2,
         phases=[{"method": "pipedream", "steps": 12, "cuts": [2]}],  # type: ignore[list-item]
     )

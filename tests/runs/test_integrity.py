@@ -502,6 +502,14 @@ def test_weights_that_are_no_numbers_are_divergence_even_if_the_last_loss_was_on
     assert summary["status"] == "diverged" and summary["final"] is None and summary["diverged_at"] == 1
 
 
+@pytest.mark.parametrize("executor", ["simulated", "real"])
+def test_so_is_a_loss_after_the_last_update_that_is_no_number(executor: str, tmp_path: Path) -> None:
+    last = {"phases": [{"method": "sequential", "steps": 1}], "optimizer": {"lr": 1e37}, "executor": executor}
+    trained(tmp_path, **last, workers=1)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["status"] == "diverged" and summary["final"] is None and summary["diverged_at"] == 1
+
+
 def shorter(rows: str) -> str:
     return "\n".join(rows.splitlines()[:-1]) + "\n"
 

@@ -283,6 +283,13 @@ def test_what_only_the_simulated_executor_does_is_refused_of_the_real_one(option
         RunSpec.model_validate(SPEC | {"options": option, "executor": "real"})
 
 
+def test_a_speed_run_asks_for_real_workers() -> None:
+    phases = [{"method": "pipedream", "steps": 12, "cuts": [2]}]
+    speed = {"kind": "speed", "model": {"name": "lenet5"}, "data": {"name": "digits"}, "optimizer": {"lr": 0.1}}
+    with pytest.raises(ValueError, match="a run of kind 'speed' measures real workers; set executor: real"):
+        RunSpec(**speed, phases=phases, workers=2)  # type: ignore[arg-type]
+
+
 def test_distances_over_replicas_are_refused_before_any_phase_is_trained(tmp_path: Path) -> None:
     phases = [*SPEC["phases"], {"method": "pipedream", "steps": 2, "cuts": [2], "replicas": [2, 1]}]
     spec = RunSpec.model_validate(SPEC | {"phases": phases, "options": {"discrepancy": {}}, "evaluate_every": 1})

@@ -138,6 +138,8 @@ class RunSpec(Typed):
             spare = next((key for key in others if getattr(self, key) != _usual(key)), None)
             if spare is not None:
                 raise ValueError(f"a run of kind '{self.kind}' has no {spare}; leave it out")
+        if self.kind == "speed" and self.executor == "simulated":
+            raise ValueError("a run of kind 'speed' measures real workers; set executor: real")
         if self.workers > 1 and self.kind == "train" and self.executor == "simulated":
             raise ValueError(
                 f"workers is {self.workers}, but the simulated executor has no workers; set executor: real"

@@ -147,7 +147,7 @@ def _task(
     final_state = {name: value.clone() for name, value in model.state_dict().items()}
     rows = list(_evaluated(task, training, checkpoints, resume, spec, rate))
     load_whole(model, final_state)
-    if diverged_at is None and not all_finite(model):
+    if diverged_at is None and not all_finite(model, rows[-1]):
         diverged_at = spec.steps
     best: dict[str, float] | None = None
     for row in rows:

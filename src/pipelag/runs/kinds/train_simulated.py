@@ -181,7 +181,7 @@ def in_turns(
         checkpoint.save(state, folder.checkpoint, keep=True, of=spec.id)
 
     diverged_at = yield from advance(training, task.batches, recorder, spec, device, evaluate_now, save)
-    if diverged_at is None and not all_finite(model):
+    if diverged_at is None and not all_finite(model, recorder.last):
         diverged_at = training.done
     summary = {
         "status": "finished" if diverged_at is None else "diverged",
@@ -226,9 +226,13 @@ def shortened(training: SimulatedTraining, phase: int) -> dict[str, str]:
     return {name: reason or "used" for name, reason in why.items() if asked[name] and reason is not None}
 
 
-def all_finite(model: nn.Module) -> bool:
-    """Whether every weight is finite: after a finite last loss, the last update can still make weights infinite."""
-    return all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
+def all_finite(model: nn.Module, last: dict[str, Any]) -> bool:
+    """Whether every weight is finite and the loss of the last evaluation, too: an update comes after its loss.
+
+    last: the log's last line.
+    """
+    weights = all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
+    return weights and math.isfinite(last.get("test_loss", 0.0))
 
 
 def newest(folder: RunFolder) -> dict[str, Any] | None:
