@@ -105,6 +105,24 @@ def crossing(value: Any, stage: int) -> Any:
     return value if all(laid_out(each) is each for each in value) else tuple(map(laid_out, value))
 
 
+def place_of(tensor: torch.Tensor) -> int:
+    """The address of a tensor's storage; 0 if it has none."""
+    return 0 if tensor.is_meta else tensor.untyped_storage().data_ptr()
+
+
+def apart_from_weights(value: Any, stage: nn.Module) -> Any:
+    """A stage's output with copies in place of tensors that lie in the memory of the stage's weights.
+
+    That memory may hold other weights when a later stage's backward reads the output. Real workers send copies anyway.
+    """
+    tensors = as_tuple(value)
+    if not any((t if t._base is None else t._base).is_leaf for t in tensors):  # all are results of operators
+        return value
+    places = {place_of(weight) for weight in stage.parameters()} - {0}
+    copied = tuple(t.clone() if place_of(t) in places else t for t in tensors)
+    return copied if isinstance(value, tuple) else copied[0]
+
+
 def laid_out(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without gaps, contiguous or in channels_last."""
     last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)

@@ -261,12 +261,15 @@ def test_what_cannot_be_laid_out_is_refused() -> None:
         pipelag.linearise(gpt2(n_layer=1))
 
 
-def test_tied_embeddings_are_not_cut_apart() -> None:
-    row = pipelag.linearise(
-        gpt2(tie_word_embeddings=True, n_layer=1), inputs={"input_ids": words(), "use_cache": False}, output="logits"
-    )
+def test_tied_embeddings_are_cut_apart_only_if_they_are_carried() -> None:
+    model, inputs = gpt2(tie_word_embeddings=True, n_layer=1), {"input_ids": words(), "use_cache": False}
+    row = pipelag.linearise(model, inputs=inputs, output="logits")
     with pytest.raises(PipelagError, match=r"layers 'transformer.wte' and 'lm_head'.*tie_word_embeddings=F"):
         stages(row, (3,))
+    carried = pipelag.linearise(model, inputs=inputs, output="logits", carry_tied=True)
+    assert [len(list(stage.parameters())) for stage in stages(carried, (1, len(carried) - 1))] == [1, 15, 0]
+    assert [layer.gives for layer in carried[:2]] == [2, 3] and carried[-1].label == "lm_head"
+    assert torch.equal(carried.eval()(words()), model.eval()(**inputs).logits)
 
 
 class Several(nn.Module):

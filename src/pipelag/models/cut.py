@@ -123,7 +123,8 @@ def refuse_tied(pieces: Sequence[nn.Sequential]) -> None:
                     )
                 raise PipelagError(
                     f"stages {first} and {stage} share a parameter of shape {shape} {pair}; a weight can belong to one "
-                    "stage only: move the cut, or untie the layers (layer.weight = "
+                    "stage only: move the cut, carry the weight along (pipelag.linearise(model, inputs={...}, "
+                    "carry_tied=True)), or untie the layers (layer.weight = "
                     "torch.nn.Parameter(layer.weight.detach().clone()); in transformers a config with "
                     "tie_word_embeddings=False)"
                 )

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 from pipelag.errors import PipelagError, expect, shown, unknown
 from pipelag.models.memory import overwritten_views
 from pipelag.models.pieces import Piece, is_weight, thing, weighted, writes
-from pipelag.models.steps import Ref, Step, Traced, refs, scalars
+from pipelag.models.steps import Ref, Step, Traced, mapped, refs, scalars
 from pipelag.models.tracing import trace
 from pipelag.models.values import unchanged_attributes
 from pipelag.randomness import seeded
@@ -52,6 +52,7 @@ def linearise(
     whole: Sequence[str | type[nn.Module]] = (),
     inputs: Sequence[str] | Mapping[str, Any] = (),
     output: str | None = None,
+    carry_tied: bool = False,
 ) -> Linearised:
     """Turn a branching model into an equivalent `nn.Sequential`, which can be cut, profiled, partitioned and trained.
 
@@ -71,6 +72,10 @@ def linearise(
             more; values that are not tensors are passed as they are. The model is then traced by torch.export, and the
             result is compared with the model's.
         output: which value to return, for a model that returns several by name ("logits").
+        carry_tied: send a weight that several layers use from the first of them to the others, as a tensor that
+            crosses the boundaries between them; its gradient comes back the same way. Cuts may then lie between these
+            layers. The weight belongs to the first layer's stage, and all layers read the version that this stage read
+            for the minibatch. For models that are traced by torch.export.
 
     Returns:
         A `Linearised`, an `nn.Sequential` whose `report()` lists its layers.
@@ -107,13 +112,15 @@ def linearise(
                 "from other sizes"
             )
     traced = trace(model, whole, inputs, output)
-    row = laid_out(model, traced, layers, crossing)
+    row = laid_out(model, traced, layers, crossing, carry_tied)
     if isinstance(inputs, Mapping):
         compare(model, row, traced.asked, inputs, output)
     return row
 
 
-def laid_out(model: nn.Module, traced: Traced, layers: str, crossing: int | None) -> Linearised:
+def laid_out(
+    model: nn.Module, traced: Traced, layers: str, crossing: int | None, carry_tied: bool = False
+) -> Linearised:
     """Lay out the traced steps as a row of layers.
 
     Values that depend on sizes only do not cross boundaries: each layer that needs one computes it again.
@@ -122,6 +129,8 @@ def laid_out(model: nn.Module, traced: Traced, layers: str, crossing: int | None
     sized = {step.name: step for step in traced.steps if step.name in traced.sized}
     work = [step for step in traced.steps if step.name not in constants and step.name not in sized]
     steps = in_order(work, model)
+    if carry_tied:
+        steps, constants = carried(steps, constants, model)
     if not steps:
         raise PipelagError(f"{type(model).__name__} has no operator: there is nothing to lay out")
     bounds = boundaries(model, steps, constants, traced, layers, crossing)
@@ -139,6 +148,46 @@ def laid_out(model: nn.Module, traced: Traced, layers: str, crossing: int | None
         if module not in modules:  # the model's own modules keep their modes, since some may be frozen
             module.training = model.training
     return row
+
+
+def carried(
+    steps: Sequence[Step], constants: Mapping[str, Step], model: nn.Module
+) -> tuple[list[Step], dict[str, Step]]:
+    """The steps and constants, in which a weight that several modules use is a value that its first use makes.
+
+    Raises:
+        PipelagError: a weight that a module which was not traced into shares with others.
+    """
+    users: dict[int, dict[str, None]] = {}  # by the weight: the modules that use it, in order
+    for step in steps:
+        ends = [thing(model, constants[name]) for name in step.uses if name in constants]
+        ends += thing(model, step).parameters() if step.op == "call_module" else []
+        for weight in ends:
+            users.setdefault(id(weight), {})[step.within or step.called] = None
+    tied = {weight for weight, modules in users.items() if len(modules) > 1}
+    for step in steps:
+        if step.op == "call_module" and any(id(p) in tied for p in thing(model, step).parameters()):
+            raise PipelagError(
+                f"'{step.target}' uses a weight of other layers, but is kept whole here; give an example of each input "
+                "(inputs={'name': tensor}), so that torch.export traces the model"
+            )
+    first: dict[int, Ref] = {}
+    renamed: dict[str, Ref] = {}
+    for name, step in constants.items():
+        weight = id(thing(model, step))
+        if weight in tied:
+            renamed[name] = first.setdefault(weight, Ref(name))
+    rename = lambda value: mapped(value, lambda leaf: renamed.get(leaf, leaf) if isinstance(leaf, Ref) else leaf)  # noqa: E731
+    ordered: list[Step] = []
+    made: set[str] = set()
+    for step in steps:
+        step = replace(step, args=rename(step.args), kwargs=rename(step.kwargs))
+        for name in step.uses:
+            if name in renamed and name not in made:
+                ordered.append(replace(constants[name], within=step.within))
+                made.add(name)
+        ordered.append(step)
+    return ordered, {name: step for name, step in constants.items() if name not in renamed}
 
 
 def from_sizes(
@@ -250,7 +299,8 @@ def boundaries(
 ) -> list[int]:
     """The numbers of the steps at which a new layer begins, except the first."""
     no_tensor = scalars(steps) | set(traced.sizes) | {step.name for step in steps if gives_several(model, step)}
-    matrices = {name for name, step in constants.items() if is_weight(thing(model, step))}
+    held = [*constants.values(), *(step for step in steps if step.op == "get_attr")]
+    matrices = {step.name for step in held if is_weight(thing(model, step))}
     sized = {step.name: step for step in traced.steps if step.name in traced.sized}
     apart = overwritten_views(model, steps, traced.output)
 

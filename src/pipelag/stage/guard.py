@@ -37,7 +37,7 @@ from pipelag.errors import PipelagError
 from pipelag.models.cut import stages
 from pipelag.stage.phase import Phase
 from pipelag.stage.policy import StageWeights
-from pipelag.tensors import kept_for_backward, nodes_of
+from pipelag.tensors import kept_for_backward, nodes_of, place_of
 
 Weights = frozenset[int] | None
 NONE: Weights = frozenset()
@@ -111,11 +111,6 @@ class Origins(TorchDispatchMode):
 def due(t: int) -> bool:
     """Whether guards examine the forwards of a phase's minibatch t: of the first, and of 16, 32, 64 and so on."""
     return t & (t - 1) == 0 and (t == 0 or t >= 16)
-
-
-def place_of(tensor: torch.Tensor) -> int:
-    """The address of a tensor's storage; 0 if it has none."""
-    return 0 if tensor.is_meta else tensor.untyped_storage().data_ptr()
 
 
 @dataclass(frozen=True)
