@@ -36,7 +36,7 @@ from pipelag.stage.rounded import Examined, Masters, computing, differentiating,
 from pipelag.stage.showing import BROKEN, Copies
 from pipelag.stage.weights import publish
 from pipelag.stage.where import noted
-from pipelag.tensors import BuffersRead, crossing, entering, kept_whole, trainable
+from pipelag.tensors import BuffersRead, answered_alike, crossing, entering, kept_whole, trainable
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -251,7 +251,7 @@ class SimulatedPipeline:
 
     def _handed_on(self, value: Any, number: int) -> Any:
         """A stage's output as the next stage gets it; the last stage's output as it is."""
-        return crossing(value, number) if number < len(self.stages) else value
+        return answered_alike(crossing(value, number)) if number < len(self.stages) else value
 
     def _alike(self, index: int, m: int, reads: Lags) -> bool:
         """Whether a stage may skip recomputing microbatch m, since its backward reads what its forward read."""
