@@ -377,7 +377,8 @@ def check_loss(loss: torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
     allowed = {id(tensor) for tensor in leaves}
     for node in nodes_of([loss]):
         leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) not in allowed:
+        # A leaf that is no parameter was made in the forward, such as positions of which a layer takes the gradient.
+        if isinstance(leaf, nn.Parameter) and id(leaf) not in allowed:
             raise PipelagError(
                 f"the loss uses weights that are not the last stage's (a tensor of shape {list(leaf.shape)}), of which "
                 "real workers have only copies; apply weight decay in the optimizer, or use the simulated executor"
