@@ -245,7 +245,7 @@ class StageState:
         with differentiating(self.device, self.assignment.masters is not None):
             if not self.splits:
                 return saved.inputs, backward_through(outputs, gradients, saved.inputs)
-            leaving, left = backward_to_inputs(outputs, gradients, saved.inputs)
+            leaving, left = backward_to_inputs(outputs, gradients, saved.inputs, self.left.values())
         self.left[m] = left
         for received in differentiable(saved.inputs):  # which stay until W, but not their gradients
             received.grad = None
