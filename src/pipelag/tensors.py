@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -123,10 +124,30 @@ def apart_from_weights(value: Any, stage: nn.Module) -> Any:
     return copied if isinstance(value, tuple) else copied[0]
 
 
+def answered_alike(value: Any) -> Any:
+    """A stage's output, whose gradient will come in the output's memory layout, as a message between workers has it.
+
+    A later stage may leave it transposed or expanded, and sums over it (a bias's gradient) would be rounded otherwise.
+    """
+    for tensor in as_tuple(value):
+        if tensor.grad_fn is not None:
+            tensor.register_hook(partial(in_layout, torch.channels_last if in_channels_last(tensor) else None))
+    return value
+
+
+def in_layout(layout: torch.memory_format | None, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    """A gradient without gaps, contiguous or in this layout; autograd may call a hook without a gradient."""
+    return None if gradient is None else gradient.contiguous(memory_format=layout or torch.contiguous_format)
+
+
+def in_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in memory as NHWC, and not also as NCHW."""
+    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+
+
 def laid_out(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without gaps, contiguous or in channels_last."""
-    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    return tensor if last or tensor.is_contiguous() else tensor.contiguous()
+    return tensor if tensor.is_contiguous() or in_channels_last(tensor) else tensor.contiguous()
 
 
 def trainable(loss: Any) -> torch.Tensor:

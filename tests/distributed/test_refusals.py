@@ -1,4 +1,4 @@
-"""What workers refuse, in one sentence each; no worker is started for it."""
+"""What workers refuse, in one sentence each; most of it without starting one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import pipelag
 from pipelag.distributed import channel, checkpoints
 from pipelag.distributed.channel import HEAD, Channel
 from pipelag.distributed.checkpoints import Checkpoints
@@ -18,6 +20,7 @@ from pipelag.distributed.feasible import check_rounds
 from pipelag.distributed.p2p import TensorMeta
 from pipelag.distributed.routes import routes_of
 from pipelag.distributed.workers.pipeline import PipelineWorker
+from pipelag.distributed.workers.stage import check_loss
 from pipelag.distributed.workers.torch_pipelining import TorchWorker
 from pipelag.errors import PipelagError
 from pipelag.methods import get
@@ -41,6 +44,16 @@ def test_a_backward_away_from_its_activations() -> None:
         routes_of(schedule("cycle", stages=3, minibatches=4, colocated=False))
 
 
+def test_a_loss_over_another_stages_weights_but_not_over_what_a_layer_makes() -> None:
+    """A layer may take the gradient of an energy by its own copy of the positions."""
+    received, own, others = torch.ones(2, requires_grad=True), nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    positions = received.detach().requires_grad_()
+    forces = torch.autograd.grad((own * positions.square()).sum(), positions, create_graph=True)[0]
+    check_loss((received - forces).sum(), [own, received])
+    with pytest.raises(PipelagError, match="the loss uses weights that are not the last stage's"):
+        check_loss((received - forces + others).sum(), [own, received])
+
+
 @pytest.mark.parametrize("kind", ["nonsense", "nn"])
 def test_tensors_of_a_type_that_there_is_not(kind: str) -> None:
     assert TensorMeta.read(TensorMeta.of(torch.ones(2, 3)).text()) == TensorMeta.of(torch.ones(2, 3))
@@ -58,6 +71,27 @@ def test_outputs_that_have_a_gradient_now_and_then(first: bool, now: bool, words
     PipelineWorker.check_history(worker, sender, (torch.ones(2, requires_grad=first),), "the output")
     with pytest.raises(PipelagError, match=f"^tensor 1 of the output has {words}"):
         PipelineWorker.check_history(worker, sender, outputs, "the output")
+
+
+class Detached(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.detach())
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("method", ["zb_h1", "1f1b"])
+def test_a_stage_from_which_no_gradient_comes_back(method: str) -> None:
+    """In place of none it sent zeros, by which the first stage's weights decayed."""
+    data = [(torch.ones(4, 3), torch.zeros(4, dtype=torch.long))] * 4
+    how: dict[str, Any] = {"method": method, "cuts": (1,), "optimizer": {"name": "sgd", "lr": 0.1, "weight_decay": 0.1}}
+    first, last = nn.Linear(3, 3), Detached(3, 2)
+    before = first.weight.detach().clone()
+    with pytest.raises(PipelagError, match=r"minibatch 0 does not depend on the input of stage 2 .*; freeze"):
+        pipelag.train([first, last], data, executor="real", **how)
+    pipelag.train([first, last], data, **how)
+    assert torch.equal(first.weight, before)
+    pipelag.train([first.requires_grad_(False), last], data, executor="real", **how)
+    assert torch.equal(first.weight, before)
 
 
 def test_what_torchs_schedules_do_not_take() -> None:

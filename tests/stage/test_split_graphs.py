@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pipelag.stage.recompute import backward_through
-from pipelag.stage.split import backward_to_inputs
+from pipelag.stage.split import Later, backward_to_inputs
 from pipelag.tensors import entering
 from tests.stage.test_split import Product, alike
 
@@ -91,3 +91,39 @@ def test_the_parts_of_any_graph_are_the_whole_bit_for_bit() -> None:
             assert alike(whole[0], split[0]) and alike(whole[1], split[1]), seed
             compared += 1
     assert compared > 300
+
+
+def in_turn(split: bool) -> torch.Tensor:
+    """The gradient of a weight that the third microbatch uses twice, so that its B computes it; W are two late."""
+    generator = torch.Generator().manual_seed(0)
+    weight, waiting = torch.randn(16, 16, generator=generator).requires_grad_(), list[Later]()
+    for m in range(4):
+        x, gradient = (torch.randn(16, 16, generator=generator) for _ in range(2))
+        x.requires_grad_()
+        y = entering(x) @ weight
+        y = y @ weight if m == 2 else y
+        if not split:
+            backward_through(y, (gradient,), x)
+            continue
+        waiting.append(backward_to_inputs(y, (gradient,), x, waiting)[1])
+        assert (weight.grad is not None) == (m > 2)  # nothing is added before the first W
+        if m >= 2:
+            waiting.pop(0).accumulate()
+    for left in waiting:
+        left.accumulate()
+    assert weight.grad is not None
+    return weight.grad
+
+
+def test_gradients_are_added_in_the_order_of_the_microbatches() -> None:
+    assert torch.equal(in_turn(split=True), in_turn(split=False))
+
+
+def test_a_part_of_a_gradient_keeps_the_whole() -> None:
+    """What arrives at the linear layer is a part of what arrived at the join, as in a densely connected network."""
+    layer, x = torch.nn.Linear(SIZE, SIZE), torch.randn(SIZE, SIZE, requires_grad=True)
+    value = entering(x)
+    output = torch.cat([layer(value), torch.tanh(value)], 1).sin()
+    _, left = backward_to_inputs(output, (torch.ones_like(output),), x)
+    (kept,) = left.parts[0].gradients
+    assert kept.shape == (SIZE, SIZE) and left.bytes == kept.untyped_storage().nbytes() == 2 * kept.nbytes

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from pipelag.distributed.channel import Channel
 from pipelag.errors import PipelagError
+from pipelag.tensors import in_channels_last
 
 POSTED_AHEAD = 2  # receives kept open: one being filled while the other is consumed
 MOST_DIMENSIONS = 7  # of a tensor in an uneven message
@@ -102,10 +103,7 @@ class TensorMeta:
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorMeta:
         """Describe `tensor`."""
-        last = (
-            tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-        )
-        return cls(tuple(tensor.shape), tensor.dtype, last, tensor.requires_grad)
+        return cls(tuple(tensor.shape), tensor.dtype, in_channels_last(tensor), tensor.requires_grad)
 
     def wire(self, tensor: torch.Tensor) -> torch.Tensor:
         """The contiguous tensor to send for `tensor`."""

@@ -36,7 +36,7 @@ from pipelag.stage.rounded import Examined, Masters, computing, differentiating,
 from pipelag.stage.showing import BROKEN, Copies
 from pipelag.stage.weights import publish
 from pipelag.stage.where import noted
-from pipelag.tensors import BuffersRead, apart_from_weights, crossing, entering, kept_whole, trainable
+from pipelag.tensors import BuffersRead, answered_alike, apart_from_weights, crossing, entering, kept_whole, trainable
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -253,7 +253,7 @@ class SimulatedPipeline:
         """A stage's output as the next stage gets it; the last stage's output as it is."""
         if number == len(self.stages):
             return value
-        return apart_from_weights(crossing(value, number), self.stages[number - 1])
+        return answered_alike(apart_from_weights(crossing(value, number), self.stages[number - 1]))
 
     def _alike(self, index: int, m: int, reads: Lags) -> bool:
         """Whether a stage may skip recomputing microbatch m, since its backward reads what its forward read."""

@@ -51,17 +51,24 @@ class Part(NamedTuple):
 
 @dataclass
 class Later:
-    """What B left to W: the backwards still to be done."""
+    """What B left to W: the backwards still to be done, and leaves' gradients that have to wait for their turn."""
 
     parts: list[Part] = field(default_factory=list)
+    found: list[tuple[Node, torch.Tensor]] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
-        """The bytes of the gradients that are kept until W."""
+        """The bytes of the gradients that are kept until W: the whole memory of which they are parts."""
         kept = [gradient for part in self.parts for gradient in part.gradients if gradient.layout == torch.strided]
         # Not by their addresses, which tensors on the meta device do not have.
-        sizes = {(t.untyped_storage()._cdata, t.storage_offset()): t.numel() * t.element_size() for t in kept}
-        return sum(sizes.values())
+        return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in kept}.values())
+
+    @property
+    def leaves(self) -> set[Node]:
+        """The leaves whose gradients W adds to `grad`."""
+        some = [edge.node for part in self.parts for edge in part.leaves or ()]
+        every = [edge.node for part in self.parts if part.leaves is None for edge in part.edges]
+        return {*some, *(node for node, _ in self.found), *filter(is_leaf, nodes_behind(every))}
 
     def saved(self) -> Iterator[torch.Tensor]:
         """The tensors that autograd's graph keeps until W: the stage's input, weights, and what the forward saved."""
@@ -73,15 +80,22 @@ class Later:
         while self.parts:
             edges, gradients, leaves = self.parts.pop(0)
             torch.autograd.backward(edges, gradients, inputs=leaves)
+        with torch.no_grad():
+            while self.found:
+                add(*self.found.pop(0))
 
 
-def backward_to_inputs(output: Any, gradients: Gradients | None, inputs: Any) -> tuple[Gradients, Later]:
+def backward_to_inputs(
+    output: Any, gradients: Gradients | None, inputs: Any, before: Iterable[Later] = ()
+) -> tuple[Gradients, Later]:
     """Compute the gradients of a stage's inputs (B), and leave those of its weights to `Later.accumulate` (W).
 
     A hook on a tensor that is an operator's output may be called in both parts; hooks on weights are called once.
 
     Args:
         output, gradients, inputs: as `recompute.backward_through` takes them.
+        before: what earlier microbatches left to W. A weight's gradients are added in the order of the microbatches,
+            also where B computes one of them, and W an earlier one (of weights that microbatches use differently).
 
     Returns:
         The gradients of the inputs that require one, and what is left.
@@ -103,18 +117,32 @@ def backward_to_inputs(output: Any, gradients: Gradients | None, inputs: Any) ->
     found = iter(
         torch.autograd.grad([t for t, _ in used], asked, starts.gradients, retain_graph=True, allow_unused=True)
     )
+    left = Later(beside)
+    waiting = set[Node]().union(*(one.leaves for one in before)) if early else ()
     with torch.no_grad():
         for node, gradient in zip((*entrances, *early), found, strict=False):
-            if gradient is not None:
-                # Adds it to `grad`, laid out in memory as an ordinary backward lays it out, and calls the hooks for
-                # after that; the hooks of the tensor were called before.
-                node(gradient)
-    left = Later(beside)
+            if gradient is not None and node in waiting:
+                left.found.append((node, gradient))
+            elif gradient is not None:
+                add(node, gradient)
     for edges, leaves in late:
         arrived = [(edge, gradient) for edge, gradient in zip(edges, found, strict=False) if gradient is not None]
         if arrived:
             left.parts.append(Part([edge for edge, _ in arrived], [gradient for _, gradient in arrived], leaves))
     return tuple(t.grad for t in received), left
+
+
+def add(node: Node, gradient: torch.Tensor) -> None:
+    """Add a leaf's gradient to its `grad`, laid out in memory as an ordinary backward lays it out.
+
+    The hooks for after that are called; those of the tensor were called when the gradient was computed.
+    """
+    node(gradient)
+
+
+def is_leaf(node: Node) -> bool:
+    """Whether a node accumulates the gradients of a leaf."""
+    return type(node).__name__ == "AccumulateGrad"
 
 
 def shared_out(graph: Graph, starts: Part) -> tuple[list[Node], list[Part], list[tuple[Edges, Edges]]]:
@@ -224,7 +252,7 @@ class Graph:
             node = todo.pop()
             if node not in seen:
                 seen.add(node)
-                if type(node).__name__ == "AccumulateGrad":
+                if is_leaf(node):
                     leaves.append(node)
                 whole = whole or unpacks(node)
                 todo += self.after[node]

@@ -147,7 +147,12 @@ class PipelineWorker(Worker):
         sender.send(tensors, f"the second output of stage {stage} for {self.in_words(m)}")
 
     def send_back(self, stage: int, m: int, gradients: Gradients, inputs: Tensors) -> None:
-        """Send the gradients of a stage's inputs back to the stage before."""
+        """Send the gradients of a stage's inputs back to the stage before.
+
+        Raises:
+            PipelagError: a stage computes nothing from its only input; zeros in its gradient's place would let weights
+                decay, which have no gradient in the simulated executor.
+        """
         action = Action("B", stage, m)
         into = consumer(action, self.schedule)
         if into is None:
@@ -156,6 +161,12 @@ class PipelineWorker(Worker):
         if target == self.job.rank:
             self.handed[action] = tuple(None if g is None else g.detach().clone() for g in gradients)
             return
+        if gradients == (None,):
+            raise PipelagError(
+                f"the loss of {self.in_words(m)} does not depend on the input of stage {stage} (a layer detaches it "
+                "or leaves it out), so that the stages before it have no gradient; freeze their weights "
+                "(requires_grad_(False)), or use the simulated executor"
+            )
         sender = self.outgoing["B", stage, target]
         if not sender.metas:
             sender.metas = metas_of_gradients(inputs)

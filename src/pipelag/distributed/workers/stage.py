@@ -245,7 +245,7 @@ class StageState:
         with differentiating(self.device, self.assignment.masters is not None):
             if not self.splits:
                 return saved.inputs, backward_through(outputs, gradients, saved.inputs)
-            leaving, left = backward_to_inputs(outputs, gradients, saved.inputs)
+            leaving, left = backward_to_inputs(outputs, gradients, saved.inputs, self.left.values())
         self.left[m] = left
         for received in differentiable(saved.inputs):  # which stay until W, but not their gradients
             received.grad = None
@@ -377,7 +377,8 @@ def check_loss(loss: torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
     allowed = {id(tensor) for tensor in leaves}
     for node in nodes_of([loss]):
         leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) not in allowed:
+        # A leaf that is no parameter was made in the forward, such as positions of which a layer takes the gradient.
+        if isinstance(leaf, nn.Parameter) and id(leaf) not in allowed:
             raise PipelagError(
                 f"the loss uses weights that are not the last stage's (a tensor of shape {list(leaf.shape)}), of which "
                 "real workers have only copies; apply weight decay in the optimizer, or use the simulated executor"
