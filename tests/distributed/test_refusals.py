@@ -14,24 +14,52 @@ import torch
 from pipelag.distributed import channel, checkpoints
 from pipelag.distributed.channel import HEAD, Channel
 from pipelag.distributed.checkpoints import Checkpoints
-from pipelag.distributed.feasible import check_rounds
+from pipelag.distributed.feasible import check_marks
 from pipelag.distributed.p2p import TensorMeta
 from pipelag.distributed.routes import routes_of
 from pipelag.distributed.workers.pipeline import PipelineWorker
 from pipelag.distributed.workers.torch_pipelining import TorchWorker
 from pipelag.errors import PipelagError
 from pipelag.methods import get
+from pipelag.runs.kinds import train_real
+from pipelag.runs.spec import RunSpec
 from pipelag.schedules import schedule
 from pipelag.stage.phase import Phase
 
 
 def test_an_evaluation_inside_a_round_of_replicas() -> None:
     phase = Phase(get("pipedream"), 12, (2,), replicas=(2, 3))
-    check_rounds(phase, [6, 12])
+    check_marks([phase], {6, 12, 13})
     with pytest.raises(
-        PipelagError, match=r"after 9 steps of the phase falls inside a round .* \[2, 3\]; evaluate every 6"
+        PipelagError, match=r"after 9 steps of the phase falls inside a round .* \[2, 3\]; evaluate every 6 .* that$"
     ):
-        check_rounds(phase, [6, 9])
+        check_marks([phase], {6, 9, 11})
+
+
+def test_an_evaluation_inside_a_round_of_a_later_phase() -> None:
+    phases = [Phase(get("bsp"), 5), Phase(get("pipedream"), 12, (2,), replicas=(2, 3))]
+    check_marks(phases, {3, 5, 11, 17})
+    with pytest.raises(PipelagError, match="after 7 steps of phase 2 .* the phases before it a multiple of 6 steps$"):
+        check_marks(phases, {5, 12, 17})
+
+
+@pytest.mark.parametrize(
+    ("later", "sentence"),
+    [
+        ({"method": "pipedream", "cuts": [1], "replicas": [2, 1]}, "after 1 steps of phase 2 falls inside a round"),
+        ({"method": "bsp"}, "a minibatch of 4 cannot be split into 3 equal shares, one for each worker"),
+        ({"method": "bsp", "microbatches": 2}, "real workers of 'bsp' do not split their share"),
+    ],
+)
+def test_a_later_phase_is_refused_before_the_first_begins(
+    later: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_real, "everywhere", lambda *args, **more: pytest.fail("workers were started"))
+    first = {"method": "pipedream", "steps": 3, "cuts": [1, 2]}
+    spec = {"model": {"name": "snn"}, "data": {"name": "digits"}, "optimizer": {"lr": 0.1}, "batch": 4}
+    spec |= {"phases": [first, later | {"steps": 4}], "evaluate_every": 4, "executor": "real", "workers": 3}
+    with pytest.raises(PipelagError, match=sentence):
+        train_real.train(RunSpec.model_validate(spec), tmp_path, "cpu", 3)
 
 
 def test_a_backward_away_from_its_activations() -> None:
