@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from pipelag.distributed import channel, checkpoints
 from pipelag.distributed.channel import HEAD, Channel
 from pipelag.distributed.checkpoints import Checkpoints
 from pipelag.distributed.feasible import check_marks
+from pipelag.distributed.job import Job
 from pipelag.distributed.p2p import TensorMeta
 from pipelag.distributed.routes import routes_of
+from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.pipeline import PipelineWorker
 from pipelag.distributed.workers.torch_pipelining import TorchWorker
 from pipelag.errors import PipelagError
@@ -89,18 +93,42 @@ def test_outputs_that_have_a_gradient_now_and_then(first: bool, now: bool, words
 
 
 def test_what_torchs_schedules_do_not_take() -> None:
-    uneven: Any = SimpleNamespace(job=SimpleNamespace(uneven=True))
     second: Any = SimpleNamespace(stage=2)
-    shared: Any = SimpleNamespace(shared=True)
-    unused: Any = None
-    with pytest.raises(PipelagError, match="needs minibatches of one shape, but these differ; use gpipe or 1f1b_flush"):
-        TorchWorker.run(uneven, unused, unused)
     with pytest.raises(
         PipelagError, match=r"torch.int64 crosses the boundary at stage 2, but .* gradient for every tensor"
     ):
         TorchWorker.metas(second, (torch.ones(2), torch.ones(2, dtype=torch.int64)))
-    with pytest.raises(PipelagError, match="torch's schedules send from GPU to GPU: give each worker a GPU"):
-        TorchWorker(shared, [], unused)
+
+
+@pytest.mark.parametrize(
+    ("uneven", "shared", "sentence"),
+    [
+        (True, False, "needs minibatches of one shape, but these differ; use gpipe or 1f1b_flush"),
+        (False, True, "torch's schedules send from GPU to GPU: give each worker a GPU"),
+    ],
+)
+def test_what_torchs_schedules_cannot_send_is_refused_before_an_earlier_phase(
+    uneven: bool, shared: bool, sentence: str
+) -> None:
+    phases = [Phase(get(method), 3, (1,)) for method in ("pipedream", "gpipe_torch")]
+    job, optimizer = Job(0, 2, torch.device("cpu"), None, shared=shared), partial(torch.optim.SGD, lr=0.1)
+    model, loss = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.functional.cross_entropy
+    settings: dict[str, Any] = {"rate": lambda step: 1.0, "seed": 0}
+    RealTraining(job, model, phases[:1], optimizer, loss, uneven=uneven, **settings)
+    with pytest.raises(PipelagError, match=sentence):
+        RealTraining(job, model, phases, optimizer, loss, uneven=uneven, **settings)
+
+
+def test_an_evaluation_whose_checkpoint_is_gone(tmp_path: Path) -> None:
+    spec = {"model": {"name": "snn"}, "data": {"name": "digits"}, "optimizer": {"lr": 0.1}, "evaluate_every": 2}
+    spec |= {"phases": [{"method": "sequential", "steps": 4}], "executor": "real"}
+    task: Any = None
+    training: Any = SimpleNamespace(model=None)
+    rows = train_real._evaluated(
+        task, training, Checkpoints(tmp_path, frozenset({2, 4})), RunSpec.model_validate(spec), lambda step: 1.0
+    )
+    with pytest.raises(PipelagError, match="^the checkpoints of step 2 are missing from .*; start the run again$"):
+        next(rows)
 
 
 @pytest.mark.skipif(not channel.possible(), reason="this system has no memory without a name")

@@ -100,6 +100,18 @@ def check_parts(phase: Phase, samples: int, workers: int) -> None:
         )
 
 
+def check_messages(phase: Phase, uneven: bool, shared: bool) -> None:
+    """Refuse what torch's own schedules cannot send. uneven, shared: see `RealTraining` and `Job`."""
+    if phase.method.workers != "torch":
+        return
+    if shared:
+        raise PipelagError("torch's schedules send from GPU to GPU: give each worker a GPU, or use --device cpu")
+    if uneven:
+        raise PipelagError(
+            "torch.distributed.pipelining needs minibatches of one shape, but these differ; use gpipe or 1f1b_flush"
+        )
+
+
 def check_marks(phases: Sequence[Phase], marks: Collection[int]) -> None:
     """Refuse a checkpoint within a round of a phase's replicas, when they have no common weights.
 

@@ -148,7 +148,7 @@ def _task(
         return [], {}, {}, [], None
     diverged_at = next((step for step, loss in enumerate(training.losses) if not math.isfinite(loss)), None)
     final_state = {name: value.clone() for name, value in model.state_dict().items()}
-    rows = list(_evaluated(task, training, checkpoints, resume, spec, rate))
+    rows = list(_evaluated(task, training, checkpoints, spec, rate))
     load_whole(model, final_state)
     if diverged_at is None and not all_finite(model):
         diverged_at = spec.steps
@@ -180,7 +180,6 @@ def _evaluated(
     task: Task,
     training: RealTraining,
     checkpoints: Checkpoints,
-    resume: int,
     spec: RunSpec,
     rate: Callable[[int], float],
 ) -> Iterator[dict[str, Any]]:
@@ -192,8 +191,6 @@ def _evaluated(
     model, ends, written, done = training.model, sorted(ends_of(spec)), set(checkpoints.steps()), 0
     for step in sorted(evaluations(spec)):
         if step not in written:
-            if step < resume:  # from an earlier pipeline, which was evaluated elsewhere
-                continue
             raise PipelagError(
                 f"the checkpoints of step {step} are missing from {checkpoints.folder}; start the run again"
             )
