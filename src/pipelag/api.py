@@ -17,6 +17,7 @@ from pipelag import asked, methods
 from pipelag.errors import PipelagError, Stop, expect, unknown
 from pipelag.library.likeness import data_told, loss_told, rates_told
 from pipelag.library.simulated_checkpoint import checkpoint_in, retell
+from pipelag.library.sizes import check_sizes
 from pipelag.library.supply import Supply, noted, to
 from pipelag.library.telling import Telling, Wishes
 from pipelag.library.updating import factory_of, settings_told, usual
@@ -249,7 +250,7 @@ def train(
     # The minibatches, and the training.
     sends = any(phase.cuts and not phase.method.data_parallel for phase in phases)
     even = executor == "real" and not uneven and sends
-    asked.check_sizes(batches, sum(phase.steps for phase in phases), phases, even)
+    check_sizes(batches, phases, even, workers, unpack is not None)
     supply = Supply(batches, asked.epochs_of(epochs), unpack, seed)
     settings = settings_told(optimizer)
     how: dict[str, Any] = {"loss": asked.Loss(loss), "optimizer": make, "rate": rate, "seed": seed, "bf16": bf16}

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from pipelag.errors import PipelagError, a, shown, unknown
 from pipelag.methods import Method
@@ -335,63 +335,14 @@ class Loss:
         return trainable(self.function(output, target))
 
 
-def check_sizes(batches: Any, count: int, phases: Sequence[Phase], even: bool) -> None:
-    """Refuse a loader's last, partial minibatch if it cannot be trained on, and a list with several sizes if `even`.
-
-    Args:
-        count: the number of minibatches to train on. even: all must have the same size, as real workers need.
-    """
-    if even and isinstance(batches, (list, tuple)):
-        _check_even(batches[:count])
-    if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset) or batches.drop_last:
-        return
-    try:  # the sampler may draw fewer samples than the data set holds, or more
-        samples = len(batches.sampler)  # type: ignore[arg-type]
-    except TypeError:
-        return
-    tail = samples % batches.batch_size if batches.batch_size else 0
-    if not tail or count < len(batches):
-        return
-    parts = next((phase.microbatches for phase in phases if tail % phase.microbatches), 0)
-    if parts or (even and len(batches) > 1):
-        why = f"cannot be split into {parts} equal microbatches" if parts else "real workers take only with uneven=True"
-        raise PipelagError(
-            f"the loader's last minibatch has {tail} samples instead of {batches.batch_size}, which {why}; "
-            "give the DataLoader drop_last=True"
-        )
-
-
-def _check_even(batches: Sequence[Any]) -> None:
-    """Refuse minibatches of several sizes, if all are pairs whose inputs are tensors."""
-    sizes = [len(item[0]) for item in batches if _is_pair(item)]
-    other = next((n for n, size in enumerate(sizes) if size != sizes[0]), 0)
-    if other and len(sizes) == len(batches):
-        raise PipelagError(
-            f"minibatch {other} has {sizes[other]} samples and those before it have {sizes[0]}, but real workers "
-            "expect one size; leave it out, or pass uneven=True, so that each message states its shapes"
-        )
-
-
-def _is_pair(item: Any) -> bool:
-    pair = isinstance(item, (tuple, list)) and len(item) == 2
-    return pair and isinstance(item[0], torch.Tensor) and item[0].dim() > 0
-
-
 def refuse_ignored(phases: Sequence[Phase], executor: str, workers: int | None) -> None:
-    """Refuse arguments without effect: microbatches of real data-parallel workers, and workers if simulated.
-
-    Also refuses real data-parallel workers whose number is not given.
-    """
+    """Refuse workers if simulated, which would have no effect, and real data-parallel workers without their number."""
     if executor == "simulated" and workers is not None:
         raise PipelagError(
             "the simulated executor has no workers; leave workers out (the cuts set the number of stages, or of "
             "replicas for bsp and asp), or use executor='real'"
         )
     for phase in phases:
-        if executor == "real" and phase.method.data_parallel and phase.microbatches > 1:
-            raise PipelagError(
-                f"real workers of '{phase.method.name}' do not split their share of a minibatch; use microbatches=1"
-            )
         if executor == "real" and phase.method.data_parallel and workers is None and not phase.cuts:
             raise PipelagError(
                 f"real workers of '{phase.method.name}' are replicas of the whole model; pass their number, such as "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,25 +17,55 @@ import pipelag
 from pipelag.distributed import channel, checkpoints
 from pipelag.distributed.channel import HEAD, Channel
 from pipelag.distributed.checkpoints import Checkpoints
-from pipelag.distributed.feasible import check_rounds
+from pipelag.distributed.feasible import check_marks
+from pipelag.distributed.job import Job
 from pipelag.distributed.p2p import TensorMeta
 from pipelag.distributed.routes import routes_of
+from pipelag.distributed.training import RealTraining
 from pipelag.distributed.workers.pipeline import PipelineWorker
 from pipelag.distributed.workers.stage import check_loss
 from pipelag.distributed.workers.torch_pipelining import TorchWorker
 from pipelag.errors import PipelagError
 from pipelag.methods import get
+from pipelag.runs.kinds import train_real
+from pipelag.runs.spec import RunSpec
 from pipelag.schedules import schedule
 from pipelag.stage.phase import Phase
 
 
 def test_an_evaluation_inside_a_round_of_replicas() -> None:
     phase = Phase(get("pipedream"), 12, (2,), replicas=(2, 3))
-    check_rounds(phase, [6, 12])
+    check_marks([phase], {6, 12, 13})
     with pytest.raises(
-        PipelagError, match=r"after 9 steps of the phase falls inside a round .* \[2, 3\]; evaluate every 6"
+        PipelagError, match=r"after 9 steps of the phase falls inside a round .* \[2, 3\]; evaluate every 6 .* that$"
     ):
-        check_rounds(phase, [6, 9])
+        check_marks([phase], {6, 9, 11})
+
+
+def test_an_evaluation_inside_a_round_of_a_later_phase() -> None:
+    phases = [Phase(get("bsp"), 5), Phase(get("pipedream"), 12, (2,), replicas=(2, 3))]
+    check_marks(phases, {3, 5, 11, 17})
+    with pytest.raises(PipelagError, match="after 7 steps of phase 2 .* the phases before it a multiple of 6 steps$"):
+        check_marks(phases, {5, 12, 17})
+
+
+@pytest.mark.parametrize(
+    ("later", "sentence"),
+    [
+        ({"method": "pipedream", "cuts": [1], "replicas": [2, 1]}, "after 1 steps of phase 2 falls inside a round"),
+        ({"method": "bsp"}, "a minibatch of 4 cannot be split into 3 equal shares, one for each worker"),
+        ({"method": "bsp", "microbatches": 2}, "real workers of 'bsp' do not split their share"),
+    ],
+)
+def test_a_later_phase_is_refused_before_the_first_begins(
+    later: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_real, "everywhere", lambda *args, **more: pytest.fail("workers were started"))
+    first = {"method": "pipedream", "steps": 3, "cuts": [1, 2]}
+    spec = {"model": {"name": "snn"}, "data": {"name": "digits"}, "optimizer": {"lr": 0.1}, "batch": 4}
+    spec |= {"phases": [first, later | {"steps": 4}], "evaluate_every": 4, "executor": "real", "workers": 3}
+    with pytest.raises(PipelagError, match=sentence):
+        train_real.train(RunSpec.model_validate(spec), tmp_path, "cpu", 3)
 
 
 def test_a_backward_away_from_its_activations() -> None:
@@ -95,18 +126,42 @@ def test_a_stage_from_which_no_gradient_comes_back(method: str) -> None:
 
 
 def test_what_torchs_schedules_do_not_take() -> None:
-    uneven: Any = SimpleNamespace(job=SimpleNamespace(uneven=True))
     second: Any = SimpleNamespace(stage=2)
-    shared: Any = SimpleNamespace(shared=True)
-    unused: Any = None
-    with pytest.raises(PipelagError, match="needs minibatches of one shape, but these differ; use gpipe or 1f1b_flush"):
-        TorchWorker.run(uneven, unused, unused)
     with pytest.raises(
         PipelagError, match=r"torch.int64 crosses the boundary at stage 2, but .* gradient for every tensor"
     ):
         TorchWorker.metas(second, (torch.ones(2), torch.ones(2, dtype=torch.int64)))
-    with pytest.raises(PipelagError, match="torch's schedules send from GPU to GPU: give each worker a GPU"):
-        TorchWorker(shared, [], unused)
+
+
+@pytest.mark.parametrize(
+    ("uneven", "shared", "sentence"),
+    [
+        (True, False, "needs minibatches of one shape, but these differ; use gpipe or 1f1b_flush"),
+        (False, True, "torch's schedules send from GPU to GPU: give each worker a GPU"),
+    ],
+)
+def test_what_torchs_schedules_cannot_send_is_refused_before_an_earlier_phase(
+    uneven: bool, shared: bool, sentence: str
+) -> None:
+    phases = [Phase(get(method), 3, (1,)) for method in ("pipedream", "gpipe_torch")]
+    job, optimizer = Job(0, 2, torch.device("cpu"), None, shared=shared), partial(torch.optim.SGD, lr=0.1)
+    model, loss = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.functional.cross_entropy
+    settings: dict[str, Any] = {"rate": lambda step: 1.0, "seed": 0}
+    RealTraining(job, model, phases[:1], optimizer, loss, uneven=uneven, **settings)
+    with pytest.raises(PipelagError, match=sentence):
+        RealTraining(job, model, phases, optimizer, loss, uneven=uneven, **settings)
+
+
+def test_an_evaluation_whose_checkpoint_is_gone(tmp_path: Path) -> None:
+    spec = {"model": {"name": "snn"}, "data": {"name": "digits"}, "optimizer": {"lr": 0.1}, "evaluate_every": 2}
+    spec |= {"phases": [{"method": "sequential", "steps": 4}], "executor": "real"}
+    task: Any = None
+    training: Any = SimpleNamespace(model=None)
+    rows = train_real._evaluated(
+        task, training, Checkpoints(tmp_path, frozenset({2, 4})), RunSpec.model_validate(spec), lambda step: 1.0
+    )
+    with pytest.raises(PipelagError, match="^the checkpoints of step 2 are missing from .*; start the run again$"):
+        next(rows)
 
 
 @pytest.mark.skipif(not channel.possible(), reason="this system has no memory without a name")

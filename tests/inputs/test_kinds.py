@@ -11,6 +11,7 @@ import pytest
 from pipelag.commands.run import read_spec
 from pipelag.errors import PipelagError
 from pipelag.runs.carry_out import carry_out
+from pipelag.runs.kinds import speed
 
 LENET: dict[str, Any] = {"kind": "count", "model": {"name": "lenet5"}}
 PHASE: dict[str, Any] = {"method": "gpipe", "steps": 2, "cuts": [1, 2], "microbatches": 4}
@@ -27,6 +28,11 @@ def theory(study: str, **options: Any) -> dict[str, Any]:
 def planned(*inputs: dict[str, Any]) -> dict[str, Any]:
     options = {"profile": {"roofline": "v100", "inputs": list(inputs)}, "cluster": CLUSTER}
     return {"kind": "partition", "model": {"name": "vgg16"}, "batch": 8, "options": options}
+
+
+def planned_with(**more: Any) -> dict[str, Any]:
+    spec = planned(INPUT)
+    return spec | {"options": spec["options"] | more}
 
 
 def trained(data: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -64,6 +70,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (theory("segments", pipelines=[[3, 0]]), "'pipelines.0.1' of a theory run is 0"),
     (theory("decays", gaps=[0], backward=[0]), "'gaps.0' of a theory run is 0"),
     (theory("decays", gaps=[1], backward=[]), "'backward'"),
+    (theory("stable_over_delta", forward=2, deltas=[0, 5, 2], delta=3.0), "this study goes over deltas, [first"),
     (theory("compute", model="resnet50"), "a model takes either numbers or words"),
     (theory("compute", model="resnet50", words=5), "model 'resnet50' cannot take 5 words"),
     (theory("predictions", optimizer="adam", horizons=[0]), "'horizons.0' of a theory run is 0"),
@@ -103,6 +110,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         trained({"name": "phrases", "augment": "crop"} | FEW),
         "augment: crop is for images, but 'phrases' holds parallel",
     ),
+    (
+        TIMELINE | {"phases": [PHASE | {"method": "hogwild", "microbatches": 1}]},
+        "method 'hogwild' draws its delays at random, so no timeline can show",
+    ),
+    *(
+        (
+            planned_with(**{name: value}),
+            f"{name} is for the plan's arms, and there are none; give arms, or leave {name}",
+        )
+        for name, value in (("cuts", [2]), ("workers", [2]), ("memory", 5.0), ("moving", "free"))
+    ),
     (planned(), "a roofline's profile needs inputs"),
     (planned(INPUT, INPUT), "model 'vgg16' cannot take the profile's inputs"),
 ]
@@ -117,6 +135,30 @@ def test_a_run_that_cannot_be_is_refused_at_once(spec: dict[str, Any], sentence:
     assert sentence in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert not (tmp_path / "summary.json").exists()
+
+
+@pytest.mark.parametrize(("kind", "device"), [(LENET, "cdua"), (TIMELINE, "gpu:0"), (TIMELINE, "cuda:x")])
+def test_a_device_that_is_none_is_refused_where_none_is_used(kind: dict[str, Any], device: str, tmp_path: Path) -> None:
+    with pytest.raises(PipelagError, match=f"^unknown device '{device}'; the devices are auto, cpu, cuda and cuda:N$"):
+        carry_out(read_spec(json.dumps(kind), None), tmp_path, device, 1)
+
+
+@pytest.mark.parametrize(
+    ("phase", "sentence"),
+    [
+        ({"steps": 10}, "^blocks of 10 steps are too short for a pipeline that takes 5 steps to fill; use .* of 11 or"),
+        ({"steps": 20, "replicas": [2, 1, 1]}, r"^the replicas \[2, 1, 1\] need 4 workers, not 3"),
+        ({"steps": 20, "method": "hogwild"}, "^method 'hogwild' draws its delays at random"),
+    ],
+)
+def test_a_speed_run_is_refused_before_workers_open_the_data(
+    phase: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "everywhere", lambda *args, **more: pytest.fail("workers were started"))
+    spec = trained({"name": "digits"}) | {"kind": "speed", "workers": 3, "evaluate_every": 0}
+    spec |= {"phases": [{"method": "pipedream", "cuts": [1, 2], **phase}]}
+    with pytest.raises(PipelagError, match=sentence):
+        carry_out(read_spec(json.dumps(spec), None), tmp_path, "cpu", 1)
 
 
 def test_a_model_of_ones_own_keeps_its_traceback() -> None:

@@ -237,6 +237,23 @@ def test_what_a_profile_would_ignore_or_break_over_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("methods --stages 3", "--stages is for one method's delays; name the method, such as: pipelag methods pipe"),
+        ("advise lenet5 --cluster c.yaml --batch 64 --profiled 32", "--profiled applies to a profile's file, and 'len"),
+        ("advise lenet5 --cluster c.yaml --batch 64 --model snn", "--model applies to a profile's file, and 'lenet5'"),
+        (
+            "digest README.md --check --tables x.y",
+            "--tables applies to the mark <!-- digest -->, and that of README.md",
+        ),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(words: str, sentence: str, capsys: Captured) -> None:
+    refusal = printed(capsys, *words.split(), code=2)
+    assert sentence in refusal and refusal.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "timeline 1f1b --out=",

@@ -133,9 +133,9 @@ ARGUMENTS: list[tuple[dict[str, Any], str]] = [
         ({"microbatches": count}, "^microbatches is .*; it should be a whole number from 1")
         for count in (0, -1, 2.0, "2", None, True)
     ),
-    ({"microbatches": 3}, "a minibatch of 4 cannot be split into 3"),
+    ({"microbatches": 3}, "^minibatch 0 has 4 samples, which cannot be split into 3 equal microbatches; choose"),
     ({"microbatches": 2, "method": "hogwild"}, "cannot split a minibatch"),
-    ({"microbatches": 2, "method": "bsp", "executor": "real"}, "do not split their share of a minibatch"),
+    ({"microbatches": 2, "method": "bsp", "executor": "real", "cuts": (), "workers": 2}, "do not split their share"),
     ({"method": "bsp", "executor": "real", "cuts": ()}, "pass their number, such as workers=2"),
     ({"optimizer": None}, "optimizer is None; it should be a function"),
     ({"optimizer": "sgd"}, "the optimizer 'sgd' has no learning rate; give one too, such as lr=0.1"),

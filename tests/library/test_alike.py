@@ -12,8 +12,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pipelag
-from pipelag.asked import check_sizes
 from pipelag.errors import PipelagError
+from pipelag.library import real
+from pipelag.library.sizes import check_sizes
+from pipelag.methods import get
+from pipelag.stage.phase import Phase
 
 INPUTS = torch.randn(110, 6, 8, generator=torch.Generator().manual_seed(0))
 TARGETS = (INPUTS.sum((1, 2)) > 0).long()
@@ -109,16 +112,72 @@ def test_a_lists_smaller_minibatch_is_foreseen() -> None:
 
 def test_a_lists_smaller_minibatch_that_is_not_trained_on_does_no_harm() -> None:
     batches = [(INPUTS[:size], TARGETS[:size]) for size in (20, 20, 10)]
-    check_sizes(batches, 2, [], even=True)
-    check_sizes(batches, 3, [], even=False)
+    two, three = (Phase(get("pipedream"), steps, (1,)) for steps in (2, 3))
+    check_sizes(batches, [two], even=True)
+    check_sizes(batches, [three], even=False)
     with pytest.raises(PipelagError, match="^minibatch 2 has 10 samples and those before it have 20"):
-        check_sizes(batches, 3, [], even=True)
+        check_sizes(batches, [three], even=True)
+
+
+@pytest.mark.parametrize(
+    ("later", "how", "sentence"),
+    [
+        (
+            Phase(get("gpipe"), 4, (1,), microbatches=4),
+            {},
+            "^minibatch 4 has 10 samples, which cannot .* 4 equal micro",
+        ),
+        (
+            Phase(get("bsp"), 4),
+            {"executor": "real", "workers": 4},
+            "^minibatch 4 has .* 4 equal shares, one for each work",
+        ),
+        (Phase(get("gpipe"), 4, (1,), microbatches=5), {}, ""),
+    ],
+)
+def test_minibatches_that_a_later_phase_cannot_split_are_foreseen(
+    later: Phase, how: dict[str, Any], sentence: str
+) -> None:
+    batches = [(INPUTS[:size], TARGETS[:size]) for size in (10, 10, 20, 20, 10, 10)]
+    first = Phase(get("pipedream"), 3, (1, 2, 3))
+    if not sentence:
+        check_sizes(batches, [first, later], even=False)
+        return
+    steps: list[int] = []
+    with pytest.raises(PipelagError, match=sentence):
+        pipelag.train(
+            recurrent(),
+            batches,
+            phases=[first, later],
+            epochs=2,
+            uneven=True,
+            on_step=lambda n, _: steps.append(n),
+            **how,
+        )
+    assert not steps
+
+
+def test_the_first_minibatch_is_split_as_a_later_phase_will_before_workers_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(real, "launch", lambda *args, **more: pytest.fail("workers were started"))
+    phases = [Phase(get("pipedream"), 3, (1, 3)), Phase(get("bsp"), 3)]
+    with pytest.raises(PipelagError, match="^a minibatch of 10 cannot be split into 3 equal shares, one for each work"):
+        pipelag.train(recurrent(), iter(BATCHES), phases=phases, executor="real", workers=3)
+
+
+def test_checkpoints_inside_a_round_of_a_later_phase_are_refused_before_workers_start(tmp_path: Path) -> None:
+    phases = [Phase(get("pipedream"), 3, (1, 3)), Phase(get("pipedream"), 4, (1,), replicas=(2, 1))]
+    with pytest.raises(PipelagError, match="after 1 steps of phase 2 falls inside a round .* a multiple of 2 steps$"):
+        pipelag.train(recurrent(), BATCHES, phases=phases, executor="real", checkpoints=tmp_path, checkpoint_every=4)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
+        ({"method": "bsp", "executor": "real", "workers": 4, "cuts": ()}, "which cannot be split into 4 equal shares"),
         (
             {"method": "gpipe", "microbatches": 4},
             "has 10 samples instead of 20, which cannot be split into 4 equal microbatches",

@@ -53,5 +53,7 @@ def test_the_studies_log_what_they_say(tmp_path: Path) -> None:
     assert all(row["T2"] >= row["original"] - 1e-12 for row in pairs)
     (compute,) = rows_of(tmp_path / "compute", study="compute", model="transformer", words=4)
     assert compute["backward"] == 2 * compute["forward"]  # two matrix products for one
+    (compute,) = rows_of(tmp_path / "tuple", study="compute", model="bert", words=4)  # whose output is a tuple
+    assert compute["backward"] == 2 * compute["forward"]
     lemma = rows_of(tmp_path / "lemmas", study="lemmas", taus=[12], deltas=[], betas=[1.0])
     assert lemma[0]["below"] < 1 < lemma[0]["above"] and lemma[1]["stable"] <= lemma[1]["bound"]

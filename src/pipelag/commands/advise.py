@@ -147,8 +147,9 @@ def check(args: argparse.Namespace) -> None:
             raise PipelagError(f"{name} applies to a registered model, and '{args.profile}' is a file; leave it out")
         if args.model is not None:
             check_model(args.model, {}, models())
-    elif args.model is not None:
-        raise PipelagError(f"--model applies to a profile's file, and '{args.profile}' is a model; leave it out")
+    elif args.model is not None or args.profiled is not None:
+        name = "--model" if args.model is not None else "--profiled"
+        raise PipelagError(f"{name} applies to a profile's file, and '{args.profile}' is a model; leave it out")
     check_writable(args.plot)
     check_writable(args.config)
 

@@ -51,7 +51,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tables",
         nargs="*",
-        default=SHOWN,
         metavar="PAPER.RESULT",
         help="tables to write too (default: stale_weights.table_2 and pipedream.table_1)",
     )
@@ -64,6 +63,7 @@ def main(args: argparse.Namespace) -> int:
     """Write the digest, or with --check compare it."""
     text = read_text(args.document, "a Markdown file")
     scale = load_scale(args.scale, args.published)
+    tables = SHOWN if args.tables is None else args.tables
     new = evidence.fill(text, scale, str(args.document))
     begins = list(BEGINS.finditer(new))
     if begins or evidence.BEGIN not in text:
@@ -71,8 +71,13 @@ def main(args: argparse.Namespace) -> int:
             raise PipelagError(
                 f"{args.document} needs the marks {BEGIN} (or {BRIEF}) and {END}, exactly once each and in this order"
             )
+        if args.tables is not None and begins[0][1]:
+            raise PipelagError(
+                f"--tables applies to the mark {BEGIN}, and that of {args.document} says itself what to write: "
+                f"{begins[0][0]}; leave --tables out"
+            )
         before, after = new[: begins[0].start()], new[new.index(END) + len(END) :]
-        new = f"{before}{begins[0][0]}\n\n{content_of(begins[0][1], args.tables, scale)}\n{END}{after}"
+        new = f"{before}{begins[0][0]}\n\n{content_of(begins[0][1], tables, scale)}\n{END}{after}"
     if args.check and new != text:
         raise PipelagError(f"{args.document} does not say what the logs say; update it: pipelag digest {args.document}")
     if new != text:

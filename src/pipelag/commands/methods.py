@@ -22,17 +22,17 @@ MOST_FACTOR = 3  # up to so many microbatches per stage are tried
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="a method to describe (default: list all)")
-    parser.add_argument(
-        "--stages", type=whole(1, 100), default=4, help="show its delays with this many stages (default: 4)"
-    )
+    parser.add_argument("--stages", type=whole(1, 100), help="show its delays with this many stages (default: 4)")
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the list, or the one."""
+    if args.name is None and args.stages is not None:
+        raise PipelagError("--stages is for one method's delays; name the method, such as: pipelag methods pipedream")
     if args.name is None:
         print(listed({name: method.summary for name, method in METHODS.items()}))
     else:
-        print(described(get(args.name), args.stages))
+        print(described(get(args.name), args.stages or 4))
     return 0
 
 

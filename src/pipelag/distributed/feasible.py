@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import lcm
 
 from pipelag.distributed.routes import routes_of
@@ -50,6 +50,10 @@ def check_workers(phase: Phase, workers: int) -> None:
             f"method '{method.name}' cannot recompute on real workers; recompute in the simulated executor, or "
             "with a method that takes cuts"
         )
+    if method.workers == "ddp" and phase.microbatches > 1:
+        raise PipelagError(
+            f"real workers of '{method.name}' do not split their share of a minibatch; use microbatches=1"
+        )
     if method.data_parallel:
         return
     if method.workers == "torch" and method.build not in SCHEDULES:
@@ -86,12 +90,42 @@ def check_workers(phase: Phase, workers: int) -> None:
     )
 
 
-def check_rounds(phase: Phase, marks: Sequence[int]) -> None:
-    """Refuse a checkpoint within a round of the replicas, when they have no common weights."""
-    rounds = lcm(*(phase.replicas or (1,)))
-    late = [mark for mark in marks if mark % rounds]
-    if late:
+def check_parts(phase: Phase, samples: int, workers: int) -> None:
+    """Refuse minibatches of so many samples if they cannot be split into equal parts."""
+    parts, what = phase.parts(workers)
+    if samples % parts:
         raise PipelagError(
-            f"an evaluation after {late[0]} steps of the phase falls inside a round of the replicas "
-            f"{list(phase.replicas)}; evaluate every {rounds} steps or a multiple of that"
+            f"a minibatch of {samples} cannot be split into {parts} equal {what}; choose a batch size that is a "
+            f"multiple of {parts}"
         )
+
+
+def check_messages(phase: Phase, uneven: bool, shared: bool) -> None:
+    """Refuse what torch's own schedules cannot send. uneven, shared: see `RealTraining` and `Job`."""
+    if phase.method.workers != "torch":
+        return
+    if shared:
+        raise PipelagError("torch's schedules send from GPU to GPU: give each worker a GPU, or use --device cpu")
+    if uneven:
+        raise PipelagError(
+            "torch.distributed.pipelining needs minibatches of one shape, but these differ; use gpipe or 1f1b_flush"
+        )
+
+
+def check_marks(phases: Sequence[Phase], marks: Collection[int]) -> None:
+    """Refuse a checkpoint within a round of a phase's replicas, when they have no common weights.
+
+    marks: the numbers of minibatches of the run after which a checkpoint is written.
+    """
+    begun = 0
+    for number, phase in enumerate(phases, start=1):
+        rounds, ends = lcm(*(phase.replicas or (1,))), range(begun + 1, begun + phase.steps + 1)
+        late = min((mark - begun for mark in marks if mark in ends and (mark - begun) % rounds), default=None)
+        if late is not None:
+            which = f"phase {number}" if len(phases) > 1 else "the phase"
+            before = f", and give the phases before it a multiple of {rounds} steps" if begun % rounds else ""
+            raise PipelagError(
+                f"an evaluation or checkpoint after {late} steps of {which} falls inside a round of the replicas "
+                f"{list(phase.replicas)}; evaluate every {rounds} steps or a multiple of that{before}"
+            )
+        begun += phase.steps

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from pipelag.distributed.checkpoints import Checkpoints, CheckpointWriter, on_cpu, told_of, training_of
-from pipelag.distributed.feasible import check_precision, check_rounds, check_workers
+from pipelag.distributed.feasible import check_marks, check_messages, check_precision, check_workers
 from pipelag.distributed.gather import gathered
 from pipelag.distributed.job import Job
 from pipelag.distributed.record import Record
@@ -79,6 +79,8 @@ class RealTraining:
             phase.check()
             check_workers(phase, self.job.world)
             check_precision(phase, self.bf16)
+            check_messages(phase, self.uneven, self.job.shared)
+        check_marks(self.phases, self.checkpoints.marks if self.checkpoints is not None else ())
         self.masters = masters_of(self.model.parameters()) if self.bf16 else None
         self.model.zero_grad()  # earlier gradients would become part of the first update
 
@@ -174,7 +176,6 @@ class RealTraining:
             writer, restarts[stage] = self._writer(assignment, stage, piece)
             if writer is not None:
                 writers[stage] = writer
-                check_rounds(assignment.phase, assignment.marks(writer))
         for ranks in schedule.replicas:  # every rank takes part in making every group
             if len(ranks) > 1:
                 self.job.share(ranks)

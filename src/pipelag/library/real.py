@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pipelag.data.split import split
 from pipelag.distributed.checkpoints import (
     Checkpoints,
     Tensors,
@@ -30,7 +31,7 @@ from pipelag.distributed.checkpoints import (
     told_of,
     training_of,
 )
-from pipelag.distributed.feasible import check_precision, check_workers, workers_of
+from pipelag.distributed.feasible import check_marks, check_precision, check_workers, workers_of
 from pipelag.distributed.launch.launch import launch
 from pipelag.distributed.launch.processes import workers_folder
 from pipelag.distributed.launch.travel import cannot_travel
@@ -73,6 +74,8 @@ def train_real(
     for phase in phases:
         check_workers(phase, workers)
         check_precision(phase, how["bf16"])
+    marks = wishes.kept_at(every, ends, total)
+    check_marks(phases, marks if checkpoints is not None or wishes.follows or wishes.progress else ())
     check_optimizer(phases, how["optimizer"])
     if device == "auto":
         device = "cuda" if torch.cuda.device_count() >= workers else "cpu"
@@ -82,12 +85,14 @@ def train_real(
     elif isinstance(supply.batches, (list, tuple)):
         supply = replace(supply, batches=supply.batches[:total])  # the others need not be sent to the workers
     first = next(noted(supply.first(total)))  # so that wrong data are refused here and not by every worker
+    for phase in phases:  # now, too, and not when a later phase begins
+        split(first, *phase.parts(workers))
     if checkpoints is not None:
         refuse_simulated(Path(checkpoints))
     if wishes.validation is not None:  # finds mistakes now and not at the first evaluation
         wishes.validation.measure(model, next(model.parameters()).device, most=1)
     model.train()
-    with _store_in(checkpoints, wishes.kept_at(every, ends, total), wishes) as store:
+    with _store_in(checkpoints, marks, wishes) as store:
         resume, like = 0, dict[str, str]()
         if store is not None:
             resume = store.rewind(wishes.marks(total) if wishes.validation is not None else ())

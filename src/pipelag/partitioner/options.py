@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pipelag.partitioner.cluster import Cluster
 from pipelag.typed import MOST_BATCH, Typed, checked
 
+OF_ARMS = ("cuts", "workers", "memory", "moving")  # options of a plan that only its arms read
 Count = Annotated[int, Field(ge=1, le=MOST_BATCH)]
 
 
@@ -117,4 +118,7 @@ class PlanOptions(Typed):
         checked(ProfileOptions, self.profile, "option of a plan's profile")
         for name, arm in self.arms.items():
             checked(ArmOptions, arm, f"option of the plan's arm '{name}'")
+        for name in OF_ARMS if not self.arms else ():
+            if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
+                raise ValueError(f"{name} is for the plan's arms, and there are none; give arms, or leave {name} out")
         return self

@@ -18,6 +18,14 @@ from pipelag.runs.folder import check_places
 from pipelag.runs.kinds import KINDS
 from pipelag.runs.spec import RunSpec
 
+DEVICE = "auto|cpu|cuda(?::([0-9]{1,4}))?"
+
+
+def check_device(name: str) -> None:
+    """Refuse what is the name of no device, also where the run computes on the CPU."""
+    if re.fullmatch(DEVICE, name) is None:
+        raise PipelagError(f"unknown device '{name}'; the devices are auto, cpu, cuda and cuda:N")
+
 
 def resolve_device(name: str, workers: int | None = None) -> str:
     """The torch device that a name stands for. `auto` is the GPU if there is one for every worker, else the CPU.
@@ -43,10 +51,9 @@ def resolve_device(name: str, workers: int | None = None) -> str:
         return "cpu" if count < needed else "cuda:0" if workers is None else "cuda"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise PipelagError(f"device '{name}' was asked for, but torch sees no GPU here; use --device cpu or auto")
-    number = re.fullmatch(r"cuda(?::([0-9]{1,4}))?", name)
-    if name != "cpu" and number is None:
-        raise PipelagError(f"unknown device '{name}'; the devices are auto, cpu, cuda and cuda:N")
-    if number is not None and int(number[1] or 0) >= torch.cuda.device_count():
+    check_device(name)
+    number = re.fullmatch(DEVICE, name)
+    if name != "cpu" and number is not None and int(number[1] or 0) >= torch.cuda.device_count():
         raise PipelagError(
             f"there is no device '{name}' here: torch sees {torch.cuda.device_count()} GPUs, from cuda:0"
         )
@@ -78,6 +85,7 @@ def carry_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, 
             kind refuses the spec.
     """
     check_places(out)
+    check_device(device)
     kind = KINDS[spec.kind]
     several = spec.kind == "speed" or (spec.kind == "train" and spec.executor == "real")
     if not several or spec.options.get("links"):

@@ -17,6 +17,8 @@ from pipelag.schedules.replicated import check_replicas
 from pipelag.stage.recompute import recompute_lags, segmented
 from pipelag.typed import check_passes
 
+SHARES = "shares, one for each worker"
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -45,6 +47,13 @@ class Phase:
     def stages(self) -> int:
         """The number of stages that the cuts make."""
         return len(self.cuts) + 1
+
+    def parts(self, workers: int | None = None) -> tuple[int, str]:
+        """Into how many equal parts a minibatch is split, and what these are called.
+
+        workers: of the real executor, on which the replicas of a data-parallel method share each minibatch.
+        """
+        return (workers, SHARES) if workers and self.method.workers == "ddp" else (self.microbatches, "microbatches")
 
     @property
     def replicated(self) -> bool:

@@ -19,6 +19,7 @@ from pipelag.distributed.workers.base import Assignment, WholeModel
 from pipelag.errors import PipelagError
 from pipelag.randomness import seed_stage
 from pipelag.stage.optimizers import group_by_stage
+from pipelag.stage.phase import SHARES
 
 
 class ReplicaWorker(WholeModel):
@@ -45,7 +46,7 @@ class ReplicaWorker(WholeModel):
         self.began = time.perf_counter()
         for step in range(self.start, self.start + assignment.steps):
             self.step = step
-            x, y = split(inputs(step), world)[rank], split(targets(step), world)[rank]
+            x, y = split(inputs(step), world, SHARES)[rank], split(targets(step), world, SHARES)[rank]
             seed_stage(assignment.seed, step * world + rank, 1, self.job.device)
             loss = self.part_of_loss(self.replica(x), y)
             loss.backward()

@@ -68,15 +68,12 @@ class TorchWorker(WholeModel):
         assignment, writer: see `WholeModel`.
 
     Raises:
-        PipelagError: the ranks share a GPU. `run` refuses uneven minibatches, and boundary tensors that cannot have a
-            gradient, because torch's stages send one for every tensor.
+        PipelagError: by `run`, boundary tensors that cannot have a gradient: torch's stages send one for every tensor.
     """
 
     def __init__(
         self, job: Job, pieces: Sequence[nn.Module], assignment: Assignment, writer: CheckpointWriter | None = None
     ) -> None:
-        if job.shared:
-            raise PipelagError("torch's schedules send from GPU to GPU: give each worker a GPU, or use --device cpu")
         super().__init__(job, pieces[job.rank], assignment, writer)
         self.pieces, self.stage, self.stages = pieces, job.rank + 1, len(pieces)
         self.shadows = list(self.module.parameters())
@@ -85,10 +82,6 @@ class TorchWorker(WholeModel):
 
     def run(self, inputs: Callable[[int], Any], targets: Callable[[int], torch.Tensor]) -> Record:
         """Perform the phase, one minibatch after another, with a flush after each."""
-        if self.job.uneven:
-            raise PipelagError(
-                "torch.distributed.pipelining needs minibatches of one shape, but these differ; use gpipe or 1f1b_flush"
-            )
         assignment, parts = self.assignment, self.assignment.phase.microbatches
         self.step = self.start
         runner, bounded = self.schedule(as_tuple(split(inputs(self.start), parts)[0]))

@@ -229,6 +229,14 @@ class StableOverDelta(Variant):
 
     deltas: Span = Field(strict=False)
 
+    @model_validator(mode="after")
+    def _one_kind(self) -> StableOverDelta:
+        if "delta" in self.model_fields_set:
+            raise ValueError(
+                "delta is given, but this study goes over deltas, [first, last, how many]; leave delta out"
+            )
+        return self
+
 
 class StableOverPairs(Typed):
     """`pipelag.runs.kinds.theory.stable_over_pairs`."""

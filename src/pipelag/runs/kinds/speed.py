@@ -18,6 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from pipelag.distributed.feasible import check_precision, check_workers
 from pipelag.distributed.job import Job
 from pipelag.distributed.launch.torchrun import Lead, everywhere, workers_here
 from pipelag.distributed.record import Record, carried_by
@@ -50,8 +51,17 @@ def measure(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
         raise PipelagError(
             f"workers that share {device} are no faster than one; use --device cuda, with one GPU per worker"
         )
+    (pipelined,) = phases_of(spec)
+    check_workers(pipelined, spec.workers)  # here and below: before any process is started
+    check_precision(pipelined, in_bf16(spec))
     if spec.asked(SpeedOptions).links is not None:
         return link_speed.measure(spec, out, threads)
+    steps, fill = steps_of(spec), fill_of(pipelined)
+    if steps <= 2 * fill:
+        raise PipelagError(
+            f"blocks of {steps} steps are too short for a pipeline that takes {fill} steps to fill; use block_steps "
+            f"of {2 * fill + 1} or more"
+        )
     per_worker = max(1, threads // workers_here(spec.workers))
     lead = _lead(spec, out, device, per_worker)
     return everywhere(_task, lead, spec.workers, device, per_worker, out / "partial", spec=spec)
@@ -69,6 +79,16 @@ def _lead(spec: RunSpec, out: Path, device: str, threads: int) -> Lead:
     return finish(folder, spec, rows, threads, device, described, **more)
 
 
+def steps_of(spec: RunSpec) -> int:
+    """The minibatches of a block."""
+    return spec.asked(SpeedOptions).block_steps or spec.phases[0].steps
+
+
+def fill_of(pipelined: Phase) -> int:
+    """The minibatches until the pipeline is full."""
+    return 2 * (pipelined.stages - 1) + 1
+
+
 def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
     assert spec.optimizer is not None
     task = open_task(spec, job.device)
@@ -76,13 +96,7 @@ def _task(job: Job, spec: RunSpec) -> tuple[list[dict[str, Any]], dict[str, Any]
     model.train()
     (pipelined,) = phases_of(spec)
     options = spec.asked(SpeedOptions)
-    steps = options.block_steps or pipelined.steps
-    fill = 2 * (pipelined.stages - 1) + 1
-    if steps <= 2 * fill:
-        raise PipelagError(
-            f"blocks of {steps} steps are too short for a pipeline that takes {fill} steps to fill; use block_steps "
-            f"of {2 * fill + 1} or more"
-        )
+    steps, fill = steps_of(spec), fill_of(pipelined)
     pipelined = replace(pipelined, steps=steps)
     alone = Phase(get("sequential"), steps)
     training = RealTraining(

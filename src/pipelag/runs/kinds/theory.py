@@ -280,6 +280,7 @@ def compute(options: dict[str, Any], seed: int) -> Iterator[Row]:
 
     from pipelag.models import build
     from pipelag.models.taking import taking
+    from pipelag.tensors import as_tuple
 
     with torch.device("meta"):
         model = build(options["model"])
@@ -292,7 +293,7 @@ def compute(options: dict[str, Any], seed: int) -> Iterator[Row]:
     with taking(options["model"], shape), FlopCounterMode(display=False) as forward:
         out = model(value)
     with FlopCounterMode(display=False) as backward:
-        out.sum().backward()
+        torch.stack([tensor.sum() for tensor in as_tuple(out) if tensor.requires_grad]).sum().backward()
     yield {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
 
 

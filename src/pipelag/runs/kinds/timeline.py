@@ -52,6 +52,11 @@ def lay_out(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, An
     if phase.stage_lr:
         raise PipelagError("a timeline trains nothing; leave stage_lr out")
     method = methods.get(phase.method, **phase.options)
+    if method.random is not None:
+        raise PipelagError(
+            f"method '{method.name}' draws its delays at random, so no timeline can show which weights passes read; "
+            "take a method whose schedule makes its delays, such as pipemare"
+        )
     stages = phase.stages
     options = spec.asked(TimelineOptions)
     plan = plan_of(method, phase, stages, options)

@@ -13,7 +13,7 @@ import torch
 
 from pipelag import checkpoint
 from pipelag.distributed.checkpoints import Checkpoints, training_of
-from pipelag.distributed.feasible import check_precision, check_workers
+from pipelag.distributed.feasible import check_marks, check_parts, check_precision, check_workers
 from pipelag.distributed.job import Job
 from pipelag.distributed.launch.torchrun import Lead, everywhere, workers_here
 from pipelag.distributed.record import Record, carried_by
@@ -44,9 +44,12 @@ def train(spec: RunSpec, out: Path, device: str, threads: int) -> dict[str, Any]
     for phase in phases_of(spec):  # before any process is started
         check_workers(phase, spec.workers)
         check_precision(phase, in_bf16(spec))
+        check_parts(phase, spec.batch, spec.workers)
+    marks = frozenset(evaluations(spec) | ends_of(spec))
+    check_marks(phases_of(spec), marks)
     check_optimizer(phases_of(spec), optimizers.factory(spec.optimizer))
     partial = out / "partial"
-    checkpoints = Checkpoints(partial / "checkpoints", frozenset(evaluations(spec) | ends_of(spec)), spec.id)
+    checkpoints = Checkpoints(partial / "checkpoints", marks, spec.id)
     per_worker = max(1, threads // workers_here(spec.workers))
     lead = _lead(spec, out, checkpoints, device, per_worker)
     return everywhere(_task, lead, spec.workers, device, per_worker, partial, spec=spec, checkpoints=checkpoints)
@@ -145,7 +148,7 @@ def _task(
         return [], {}, {}, [], None
     diverged_at = next((step for step, loss in enumerate(training.losses) if not math.isfinite(loss)), None)
     final_state = {name: value.clone() for name, value in model.state_dict().items()}
-    rows = list(_evaluated(task, training, checkpoints, resume, spec, rate))
+    rows = list(_evaluated(task, training, checkpoints, spec, rate))
     load_whole(model, final_state)
     if diverged_at is None and not all_finite(model, rows[-1]):
         diverged_at = spec.steps
@@ -177,7 +180,6 @@ def _evaluated(
     task: Task,
     training: RealTraining,
     checkpoints: Checkpoints,
-    resume: int,
     spec: RunSpec,
     rate: Callable[[int], float],
 ) -> Iterator[dict[str, Any]]:
@@ -189,8 +191,6 @@ def _evaluated(
     model, ends, written, done = training.model, sorted(ends_of(spec)), set(checkpoints.steps()), 0
     for step in sorted(evaluations(spec)):
         if step not in written:
-            if step < resume:  # from an earlier pipeline, which was evaluated elsewhere
-                continue
             raise PipelagError(
                 f"the checkpoints of step {step} are missing from {checkpoints.folder}; start the run again"
             )
