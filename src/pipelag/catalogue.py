@@ -59,6 +59,7 @@ Amount = Annotated[float, Field(ge=0, le=1000)]
 NAMED: dict[str, Any] = {
     "seed": Seed,
     "width": Annotated[float, Field(gt=0, le=64)],
+    "dropout": Share,
     "attention_dropout": Share,
     "activation_dropout": Share,
     "noise": Share,

@@ -182,6 +182,8 @@ def test_unknown_models_and_depths_are_refused_with_the_nearest() -> None:
         models.build("resnet21")
     with pytest.raises(PipelagError, match="unknown option 'widht' of model 'lenet5'; did you mean 'width'"):
         models.build("lenet5", widht=2)
+    with pytest.raises(PipelagError, match="the option 'dropout' of model 'alexnet' is 2.0; it should be 1.0 or less"):
+        models.build("alexnet", dropout=2.0)
 
 
 @pytest.mark.parametrize(("name", "least"), [("lenet5", 12), ("alexnet", 8), ("vgg16", 32)])
