@@ -47,6 +47,7 @@ GIVEN = {
     "bottleneck:resnet_bottleneck": ("depth",),
     "imagenet:from_torchvision": ("name",),
 }
+LANGUAGE = ("awd_lm",)  # models that score the next word at each place of running text, for which data set `words`
 DEEPEST = 2000  # layers: the deepest published ResNet has 1,202
 # The number of layers of models for which it is fixed, or follows from an option.
 LAYERS = {"lenet5": 5, "alexnet": 8, "vgg16": 16, "alexnet_imagenet": 8, "vgg16_imagenet": 16, "s2vt": 4}
@@ -59,6 +60,7 @@ Amount = Annotated[float, Field(ge=0, le=1000)]
 NAMED: dict[str, Any] = {
     "seed": Seed,
     "width": Annotated[float, Field(gt=0, le=64)],
+    "dropout": Share,
     "attention_dropout": Share,
     "activation_dropout": Share,
     "noise": Share,
@@ -104,6 +106,11 @@ def check_told(name: str, from_data: Iterable[str], data: str) -> None:
         raise PipelagError(
             f"model '{name}' cannot be used with data such as '{data}', which sets a model's options "
             f"{' and '.join(from_data)}; the options of '{name}' are {', '.join(sorted(options.model_fields))}"
+        )
+    if set(from_data) == {"words"} and name not in LANGUAGE:  # others have this option too, but read other data
+        raise PipelagError(
+            f"model '{name}' cannot be used with running text such as '{data}', because it does not score the next "
+            f"word at each place; take a language model: {', '.join(LANGUAGE)}"
         )
 
 

@@ -42,6 +42,8 @@ def test_what_cannot_be_numbered_is_refused() -> None:
         numbered("toy", TEXTS, TEXTS, 0)
     with pytest.raises(PipelagError, match="left without words; choose a smaller least_count"):
         numbered("toy", TEXTS, TEXTS, 3, least_count=9)
+    with pytest.raises(PipelagError, match="the option 'most_words' of data set 'toy' is -1; it should be 1 or more"):
+        numbered("toy", TEXTS, TEXTS, 3, most_words=-1)
 
 
 def toy(texts: int = 10) -> LabelledText:

@@ -88,3 +88,8 @@ def test_multi30k_from_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (len(loaded.train), loaded.references) == (2, ("a dog sleeps .",))
     assert not loaded.official
     assert "schläft" in loaded.source_words
+    for test in (-1, 0, 2):  # as the end of a slice they would leave pairs out, leave none, or change nothing
+        with pytest.raises(PipelagError, match=f"has 1 sentences to test on; choose test from 1 to 1, not {test}"):
+            data.load("multi30k", least_count=1, test=test)
+    with pytest.raises(PipelagError, match="has no train text in 'fr'; it has de and en"):
+        data.load("multi30k", source="fr")

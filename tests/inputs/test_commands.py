@@ -106,6 +106,15 @@ def test_data_of_another_kind_than_the_model_is_for_are_refused(
     assert f"'{model}' cannot be used with data such as '{data}', which sets a model's options {properties};" in error
 
 
+@pytest.mark.parametrize("model", ["bert", "gnmt", "residual_lstm", "sentiment_transformer"])
+def test_running_text_is_for_language_models(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = changed(model={"name": model}, data={"name": "grammar"})
+    assert main(["run", "--spec", spec, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert f"model '{model}' cannot be used with running text such as 'grammar'" in error
+    assert "take a language model: awd_lm" in error
+
+
 @pytest.mark.parametrize(
     "words",
     [["--threads", "0"], ["--threads", "-1"], ["--threads", "x"], ["--threads", "9" * 5000], ["--device", "cuda:99"]],

@@ -79,6 +79,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (LENET | {"options": {"sample_shape": [1, -28, 28]}}, "'sample_shape.1' of a count run is -28"),
     (LENET | {"options": {"sample_shape": [1, 4, 4]}}, "model 'lenet5' cannot take images of 1x4x4"),
     (
+        LENET | {"model": {"name": "torchvision", "options": {"network": "googlenet", "aux_logit": False}}},
+        "torchvision's network 'googlenet' does not take the options aux_logit",
+    ),
+    (
         LENET | {"options": {"sample_shape": [1, 28, 28], "cuts": [99]}},
         "a cut after layer 99 leaves an empty last stage",
     ),

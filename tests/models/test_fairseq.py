@@ -104,7 +104,36 @@ def test_fairseqs_own_preprocessing_is_read(tmp_path: Path) -> None:
     loaded = load("fairseq", folder=str(tmp_path))
     assert [loaded.source_words[t] for t in loaded.train[0][0]] == ["ein", "ha@@", "us"]
     assert len(loaded.source_words) % 8 == 0  # fairseq fills dictionaries up
-    assert loaded.references == ("ein <unk>",)
+    assert loaded.references == ("ein <<unk>>",)
+
+
+@pytest.mark.skipif(not installed, reason="fairseq is not installed")
+def test_an_unknown_word_is_written_as_by_fairseq_generate(tmp_path: Path) -> None:
+    """So BLEU counts no word of a translation as right where the reference has an unknown one, as fairseq's does."""
+    data = corpus("toy", "toy", [("ein ha@@ us", "a ho@@ use")], [("ein", "a ho@@ <unk> use")], most_unknown=1)
+    binarised.write(data, tmp_path, "de", "en")
+    dictionary = binarised.dictionary(data.target_words)
+    target = torch.tensor(data.test[0][1])
+    assert load("fairseq", folder=str(tmp_path)).references == (dictionary.string(target, "@@ ", escape_unk=True),)
+    assert data.sentence(data.test[0][1]) == dictionary.string(target, "@@ ")
+
+
+@pytest.mark.skipif(not installed, reason="fairseq is not installed")
+@pytest.mark.parametrize(
+    ("name", "content", "refusal"),
+    [
+        ("dict.de.txt", b"ein\n", "does not hold files as fairseq-preprocess writes them .Incorrect dictionary format"),
+        ("dict.en.txt", b"a 1\n", "train in en has a word of number 5, but dict.en.txt has only 5 words; binarise all"),
+        ("train.de-en.de.idx", b"", "Index file doesn't match expected format.*; binarise the text again"),
+        ("test.de-en.en.bin", b"\0", "buffer is smaller than requested size.; binarise the text again"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path: Path, name: str, content: bytes, refusal: str) -> None:
+    data = corpus("toy", "toy", [("ein haus", "a house")], [("ein haus", "a house")])
+    binarised.write(data, tmp_path, "de", "en")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(PipelagError, match=refusal):
+        load("fairseq", folder=str(tmp_path))
 
 
 @pytest.mark.skipif(installed, reason="fairseq is installed")

@@ -276,6 +276,9 @@ def test_options_that_mean_nothing_are_refused() -> None:
         pipelag.linearise(nn.Linear(2, 2), layers="weight")
     with pytest.raises(PipelagError, match="crossing is 0; it should be"):
         pipelag.linearise(nn.Linear(2, 2), crossing=0)
+    for whole in ("inner", [3]):
+        with pytest.raises(PipelagError, match="whole is .*; it should be a list of modules by path or class"):
+            pipelag.linearise(nn.Linear(2, 2), whole=whole)  # type: ignore[arg-type]
 
 
 def small() -> nn.Module:

@@ -14,6 +14,7 @@ from pipelag.errors import PipelagError
 from pipelag.models.count import count, rows
 from pipelag.models.cut import layer_count, name_of, stages, stale_percent
 from pipelag.models.layers import Shortcut
+from pipelag.models.linearise import linearise
 from pipelag.results.memory import increase
 
 SMALL = {
@@ -119,6 +120,31 @@ class Block(nn.Module):
         return x + self.two(self.one(x))
 
 
+@pytest.mark.parametrize("layers", ["weights", "operators"])
+def test_a_linearised_model_writes_as_much_as_its_modules(layers: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    row = linearise(model, layers=layers)
+    assert sum(each.activations for each in count(row, (4,))) == sum(each.activations for each in count(model, (4,)))
+
+
+class Attended(nn.Module):
+    """Attention without its weights: its module returns a tensor and a None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        attended: torch.Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return x + attended
+
+
+def test_attention_without_its_weights_is_counted() -> None:
+    (layer,) = count(nn.Sequential(Attended()), (3, 4))
+    assert (layer.activations, layer.output) == (24, 12)  # the attention and the sum
+    assert len(rows("torchvision", {"network": "vit_b_32"}, (3, 224, 224))) == 40
+
+
 def test_a_users_model_is_cut_by_its_own_layer_numbers() -> None:
     model = [nn.Linear(4, 4), Block(), Block(), nn.Linear(4, 2)]
     assert layer_count(model) == 6
@@ -182,6 +208,8 @@ def test_unknown_models_and_depths_are_refused_with_the_nearest() -> None:
         models.build("resnet21")
     with pytest.raises(PipelagError, match="unknown option 'widht' of model 'lenet5'; did you mean 'width'"):
         models.build("lenet5", widht=2)
+    with pytest.raises(PipelagError, match="the option 'dropout' of model 'alexnet' is 2.0; it should be 1.0 or less"):
+        models.build("alexnet", dropout=2.0)
 
 
 @pytest.mark.parametrize(("name", "least"), [("lenet5", 12), ("alexnet", 8), ("vgg16", 32)])

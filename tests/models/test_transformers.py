@@ -301,6 +301,20 @@ def test_what_to_keep_is_said_by_name() -> None:
             pipelag.linearise(model, inputs=inputs, output=output)
 
 
+class Listed(Several):
+    """Gives two values in a list."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return [self.inner(x), x + 1]
+
+
+def test_values_in_a_list_are_given_as_a_tuple() -> None:
+    model, x = Listed(), torch.randn(2, 4)
+    row = pipelag.linearise(model, inputs={"x": x})
+    assert isinstance(row(x), tuple)
+    assert all(map(torch.equal, row(x), model(x)))
+
+
 class Wrong(nn.Module):
     """Computes something else when torch.export looks on."""
 

@@ -364,6 +364,11 @@ def test_what_another_process_makes_meanwhile_is_left(tmp_path: Path) -> None:
             "'Given input size: (256x1x1). Calculated output size: (256x0x0). Output size is too small'; take a model "
             "or a data set of another size",
         ),
+        (
+            {"name": "torchvision", "options": {"network": "vit_b_32"}},
+            "model 'torchvision' cannot take the images of 'shapes', of 3x32x32: layer 1 (conv_proj) says 'Wrong image "
+            "height! Expected 224",
+        ),
     ],
 )
 def test_images_of_a_size_that_the_model_cannot_take_are_refused(

@@ -78,7 +78,7 @@ class Subject:
             raise PipelagError(
                 f"model '{self.model.name}' cannot train on {number} at a time ({words}); give more with --batch"
             ) from error
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError) as error:
             words = " ".join(str(error).split()).rstrip(".")
             if any(word in words for word in ("memory", "CUDA")):  # no fault of the shapes
                 raise

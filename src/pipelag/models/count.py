@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
 
 from pipelag.models import build
 from pipelag.models.cut import layer_numbers, layers_of, name_of, weights_of
+from pipelag.models.pieces import Piece
 from pipelag.tensors import as_tuple
 
 
@@ -59,15 +61,18 @@ def activations_of(layer: nn.Module, value: Any) -> tuple[Any, int]:
     The rule is torchsummary's (StaleWeights section 6.6), but counts only what takes memory: every module's output
     counts once; containers, in-place activations, reshapes and tensors that only pass through do not count. A module
     with children counts the tensor that its own forward writes (the sum of a residual block), unless it has
-    `writes_output = False`.
+    `writes_output = False`; a layer of `linearise` counts only tensors that none of its modules has returned.
     """
     total = 0
     passing = {id(t) for t in as_tuple(value)}
+    made: dict[int, torch.Tensor] = {}  # what modules have returned; kept alive, so that no other tensor gets its id
 
     def add(module: nn.Module, inputs: Any, output: Any) -> None:
         nonlocal total
-        tensors = output if isinstance(output, tuple) else (output,)
-        total += sum(t[0].numel() for t in tensors if id(t) not in passing)
+        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]  # attention may give a None
+        known = passing.union(made) if isinstance(module, Piece) else passing
+        total += sum(t[0].numel() for t in tensors if id(t) not in known)
+        made.update((id(t), t) for t in tensors)
 
     def counts(module: nn.Module) -> bool:
         if isinstance(module, (nn.Sequential, nn.Flatten, nn.Identity)) or getattr(module, "inplace", False):

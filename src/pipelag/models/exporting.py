@@ -58,7 +58,7 @@ class Called(nn.Module):
                 f"{type(self.model).__name__} returns {kind}; it should return a tensor, a tuple of tensors, or a dict "
                 "or ModelOutput of them by name"
             )
-        return value
+        return tuple(value) if many else value
 
     def kept(self, value: Any) -> Any:
         """The value to keep, if the model returns values by name; otherwise its output as it is."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from pipelag.errors import unknown
+from pipelag.errors import PipelagError, unknown
 from pipelag.models.layers import Layer, enlarged
 from pipelag.models.linearise import linearise
 
@@ -37,15 +37,20 @@ def branching(
         options: of the network, such as `aux_logits: false`.
 
     Raises:
-        PipelagError: a name that torchvision does not know (the message names the nearest), or a network that
-            `linearise` refuses.
+        PipelagError: a name that torchvision does not know (the message names the nearest), an option that the network
+            does not take, or a network that `linearise` refuses.
     """
     import torchvision
 
     known = torchvision.models.list_models(module=torchvision.models)
     if network not in known:
         raise unknown("network of torchvision", network, known)
-    model = torchvision.models.get_model(network, weights=None, num_classes=classes, **options)
+    try:
+        model = torchvision.models.get_model(network, weights=None, num_classes=classes, **options)
+    except (TypeError, ValueError) as error:
+        raise PipelagError(
+            f"torchvision's network '{network}' does not take the options {', '.join(options) or 'given'}: {error}"
+        ) from error
     return linearise(model, crossing=crossing)
 
 

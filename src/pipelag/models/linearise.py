@@ -105,6 +105,8 @@ def linearise(
     examples = isinstance(inputs, Mapping)
     if isinstance(inputs, str) or (whole and examples):
         raise PipelagError("inputs should be a list of names, or, without whole=, a dict of examples by name")
+    if isinstance(whole, str) or not all(isinstance(one, (str, type)) for one in whole):
+        raise PipelagError(f"whole is {shown(whole)}; it should be a list of modules by path or class")
     for name, example in inputs.items() if isinstance(inputs, Mapping) else ():
         if isinstance(example, torch.Tensor) and example.dim() and len(example) == 1:
             raise PipelagError(

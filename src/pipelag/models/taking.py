@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pipelag.catalogue import HOMES
 from pipelag.errors import PipelagError
 
+FAILURES = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)  # of a layer with inputs that do not fit
+
 
 @contextmanager
 def taking(name: str, what: str) -> Iterator[None]:
@@ -26,7 +28,7 @@ def taking(name: str, what: str) -> Iterator[None]:
         yield
     except PipelagError:
         raise
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+    except FAILURES as error:
         if name not in HOMES:
             raise
         first = str(error).strip().partition("\n")[0]

@@ -26,7 +26,7 @@ def vgg16(
 
     Args:
         hidden: width of the two hidden linear layers: 512 for CIFAR, 4096 in the ImageNet original.
-        dropout: a factor on all dropout rates; 0: no dropout.
+        dropout: a factor on all dropout rates, from 0 (no dropout) to 1.
     """
     at_least("VGG-16", size, 32)
     layers: list[nn.Module] = []

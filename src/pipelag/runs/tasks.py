@@ -27,6 +27,7 @@ from pipelag.data.text.parallel import Corpus, TextBatches
 from pipelag.data.text.tokens import TokenBatches
 from pipelag.errors import PipelagError, kind_of, shown
 from pipelag.models.cut import name_of
+from pipelag.models.taking import FAILURES
 from pipelag.runs.kinds.options import TaskOptions
 from pipelag.runs.objectives import LOSSES, MEASURED, METRICS, Means
 from pipelag.runs.spec import DataSpec, RunSpec
@@ -82,7 +83,7 @@ def check_size(model: nn.Sequential, name: str, images: Dataset | ImageFolders) 
     for number, layer in enumerate(model, start=1):
         try:
             value = layer(value)
-        except RuntimeError as error:
+        except FAILURES as error:
             sized = "size" in options_model(f"models.{HOMES[name]}", GIVEN.get(HOMES[name], ())).model_fields
             remedy = (
                 "set its option size to that of the images" if sized else "take a model or a data set of another size"

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pipelag.data.checks import check_labels, check_some
 from pipelag.data.release import Released
 from pipelag.errors import PipelagError
 
@@ -42,19 +43,8 @@ class Dataset(Released):
                     f"{part}_images of '{self.name}' are {images.dtype} {tuple(images.shape)}; they should be "
                     "torch.uint8 (N, C, H, W)"
                 )
-            if not len(images):
-                raise PipelagError(f"'{self.name}' has no {part} images; it needs at least one")
-            if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-                raise PipelagError(
-                    f"{part}_labels of '{self.name}' are {labels.dtype} {tuple(labels.shape)}; they should be "
-                    f"torch.int64 ({len(images)},), one for each image"
-                )
-            low, high = int(labels.min()), int(labels.max())
-            if low < 0 or high >= len(self.classes):
-                raise PipelagError(
-                    f"{part}_labels of '{self.name}' run from {low} to {high}; with {len(self.classes)} classes they "
-                    f"should stay within 0 to {len(self.classes) - 1}"
-                )
+            check_some(self.name, f"{part} images", images)
+            check_labels(self.name, part, labels, len(images), "image", len(self.classes))
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise PipelagError(
                 f"the training images of '{self.name}' are {tuple(self.train_images.shape[1:])}, the test images "

@@ -23,6 +23,7 @@ from PIL import Image
 
 from pipelag import cores
 from pipelag.data import USERS_OWN
+from pipelag.data.checks import check_range, check_some
 from pipelag.data.files.compressed import reason
 from pipelag.data.files.fetch import mirror_folders
 from pipelag.data.minibatches import Shuffled
@@ -47,12 +48,23 @@ class ImageFolders(Released):
         name, title, release, official, note: see `Released`.
         classes: the folders' names, in the order of the labels. train, test: files with their labels.
         size: height and width in pixels, as models see them.
+
+    Raises:
+        PipelagError: a part is empty, a label has no class, or the size is below 1.
     """
 
     classes: tuple[str, ...]
     train: Samples
     test: Samples
     size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise PipelagError(f"the images of '{self.name}' have a size of {self.size} pixels; it should be 1 or more")
+        for part, samples in (("train", self.train), ("test", self.test)):
+            check_some(self.name, f"{part} images", samples)
+            labels = {label for _, label in samples}
+            check_range(self.name, f"the labels in {part}", labels, len(self.classes), "classes")
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -80,6 +80,8 @@ def shapes(
             f"shapes need difficulty 0 to 4, size 8 or more, 2 to {len(SHAPES)} classes and at least one image in each "
             f"part, not difficulty {difficulty}, size {size}, {classes} classes, {train} and {test} images"
         )
+    if seed < 0:
+        raise PipelagError(f"shapes need a seed of 0 or more, not {seed}")
     check_fits(train + test, size)
     (train_images, train_labels), (test_images, test_labels) = (
         _part(count, difficulty, size, classes, (seed, part)) for part, count in enumerate((train, test))

@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 
 from pipelag.data.text.labelled import Example, LabelledText, numbered
-from pipelag.errors import PipelagError
+from pipelag.errors import PipelagError, shown
 
 ASPECTS = ("plot", "acting", "cast", "music", "ending", "script", "story", "pace", "camera", "dialogue", "opening")
 GOOD = ("brilliant", "moving", "funny", "clever", "charming", "fresh", "bold", "warm", "elegant", "sharp", "lively")
@@ -81,10 +81,12 @@ def opinions(
             "opinions need noise from 0 to below 0.5 and up to 100,000 texts, at least one in each part, not noise "
             f"{noise:g}, {train:,} and {test:,} texts"
         )
-    if not 0 <= negated <= 1 or len(clauses) != 2 or not 2 <= clauses[0] <= clauses[1] <= LONGEST:
+    is_pair = isinstance(clauses, Sequence) and len(clauses) == 2
+    whole = is_pair and all(type(number) is int for number in clauses)
+    if not 0 <= negated <= 1 or not whole or not 2 <= clauses[0] <= clauses[1] <= LONGEST:
         raise PipelagError(
             "opinions need negated (a share of the clauses) from 0 to 1 and clauses [fewest, most] from 2 to "
-            f"{LONGEST}, not negated {negated:g} and clauses {list(clauses)}"
+            f"{LONGEST}, whole numbers, not negated {negated:g} and clauses {shown(clauses)}"
         )
     rng = random.Random(f"opinions {seed}")
     labels: dict[tuple[str, ...], int] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 
+from pipelag.data.checks import check_counts
 from pipelag.data.text.parallel import Corpus, Pair, corpus
 from pipelag.errors import PipelagError
 
@@ -54,7 +55,11 @@ def phrases(train: int = 20_000, test: int = 500, most: int = 999_999, seed: int
     Args:
         train, test: pairs in each part.
         most: the largest number, at least train + test and at most 999,999.
+
+    Raises:
+        PipelagError: a part has no pair or `most` is out of range; or training leaves out too many words.
     """
+    check_counts("phrases", train=train, test=test)
     if not train + test <= most <= 999_999:
         raise PipelagError(
             f"phrases of {train + test:,} different numbers need `most` from {train + test:,} to 999,999, not {most:,}"

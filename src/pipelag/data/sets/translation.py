@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from pipelag.data.checks import check_counts
 from pipelag.data.files.fetch import Release, data_folder, fetch
 from pipelag.data.text import bpe
 from pipelag.data.text.bpe import Recipe
@@ -80,7 +81,11 @@ def tatoeba(
         test: English sentences to test on, each with one of its translations.
         seed: the seed by which test sentences are chosen and training pairs are shuffled.
         train: use only so many training pairs.
+
+    Raises:
+        PipelagError: as `fetch` and `corpus`; other languages, or a part that has too few pairs or none.
     """
+    check_counts("tatoeba", train=train)
     if {source, target} != {"de", "en"}:
         raise PipelagError(
             f"'tatoeba' has German and English only; choose de and en as source and target, not {source} and {target}"

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from pipelag.compat.fairseq import imported
-from pipelag.data.text.parallel import END, SPECIAL, Corpus, Tokens, joined
+from pipelag.data.files.compressed import reason
+from pipelag.data.text.parallel import END, SPECIAL, UNKNOWN, Corpus, Tokens, joined
 from pipelag.errors import PipelagError
 
 
@@ -55,9 +56,11 @@ def write(data: Corpus, folder: Path, source: str, target: str) -> None:
 def read(folder: str, source: str = "de", target: str = "en", tested_on: str = "test") -> Corpus:
     """Read a binarised folder as a corpus; in the references pieces are joined to words, as by fairseq's --remove-bpe.
 
+    An unknown word in a reference is `<<unk>>`, as in fairseq-generate, so that a translation's `<unk>` is not right.
+
     Raises:
-        PipelagError: fairseq is not installed, a file is missing (the message says which, and how to make it), or the
-            sides of a part have unequal numbers of sentences.
+        PipelagError: fairseq is not installed, a file is missing (the message says which, and how to make it) or
+            damaged, a dictionary does not belong to the text, or the sides of a part have unequal numbers of sentences.
     """
     imported()
     from fairseq.data import Dictionary
@@ -71,9 +74,16 @@ def read(folder: str, source: str = "de", target: str = "en", tested_on: str = "
             f"{missing} is missing; fairseq-preprocess --source-lang {source} --target-lang {target} --destdir {home} "
             "makes it"
         )
-    dictionaries = [Dictionary.load(str(path)) for path in names[:2]]
-    words = [(*SPECIAL, *each.symbols[len(SPECIAL) :]) for each in dictionaries]
-    train, test = (_pairs(home, part, source, target, dictionaries) for part in ("train", tested_on))
+    try:
+        dictionaries = [Dictionary.load(str(path)) for path in names[:2]]
+        words = [(*SPECIAL, *each.symbols[len(SPECIAL) :]) for each in dictionaries]
+        train, test = (_pairs(home, part, source, target, dictionaries) for part in ("train", tested_on))
+    except PipelagError:
+        raise
+    except Exception as error:  # on damaged files fairseq raises what it likes
+        raise PipelagError(
+            f"{home} does not hold files as fairseq-preprocess writes them ({reason(error)}); binarise the text again"
+        ) from error
     unknown = [[token for pair in test for token in pair[side]] for side in (0, 1)]
     return Corpus(
         "fairseq",
@@ -85,10 +95,10 @@ def read(folder: str, source: str = "de", target: str = "en", tested_on: str = "
         words[1],
         train,
         test,
-        tuple(joined(words[1][token] for token in b) for _, b in test),
+        tuple(joined("<<unk>>" if token == UNKNOWN else words[1][token] for token in b) for _, b in test),
         0,
         {
-            which: round(tokens.count(SPECIAL.index("<unk>")) / max(1, len(tokens)), 4)
+            which: round(tokens.count(UNKNOWN) / max(1, len(tokens)), 4)
             for which, tokens in zip(("source", "target"), unknown, strict=True)
         },
     )
@@ -107,6 +117,12 @@ def _pairs(
     for language, words in zip((source, target), dictionaries, strict=True):
         rows = load_indexed_dataset(str(home / f"{part}.{source}-{target}.{language}"), words)
         sides.append([tuple(token for token in row.tolist() if token != END) for row in rows])
+        highest = max((token for row in sides[-1] for token in row), default=0)
+        if highest >= len(words):
+            raise PipelagError(
+                f"{home}: {part} in {language} has a word of number {highest:,}, but dict.{language}.txt has only "
+                f"{len(words):,} words; binarise all texts with this dictionary (--srcdict, --tgtdict)"
+            )
     if len(sides[0]) != len(sides[1]):
         raise PipelagError(f"{home}: {part} has {len(sides[0]):,} sentences in {source}, {len(sides[1]):,} in {target}")
     return tuple(zip(sides[0], sides[1], strict=True))

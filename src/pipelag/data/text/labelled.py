@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pipelag.data.checks import check_counts, check_int64, check_labels, check_range, check_some
 from pipelag.data.minibatches import Shuffled
 from pipelag.data.release import Released
 from pipelag.errors import PipelagError
@@ -28,6 +29,9 @@ class LabelledText(Released):
         words: the vocabulary, the two special words first. classes: the labels' names.
         train, test: int64 (N, length), word numbers. train_labels, test_labels: int64 (N,), from 0.
         unknown: the share of words in the test texts that are not in the vocabulary.
+
+    Raises:
+        PipelagError: a tensor has another type or shape, a part is empty, or a label or a word number is out of range.
     """
 
     words: tuple[str, ...]
@@ -37,6 +41,16 @@ class LabelledText(Released):
     test: torch.Tensor
     test_labels: torch.Tensor
     unknown: float
+
+    def __post_init__(self) -> None:
+        for part, texts, labels in (
+            ("train", self.train, self.train_labels),
+            ("test", self.test, self.test_labels),
+        ):
+            check_int64(self.name, part, texts, "(N, length)")
+            check_some(self.name, f"{part} texts", texts)
+            check_range(self.name, f"the words in {part}", texts, len(self.words), "words")
+            check_labels(self.name, part, labels, len(texts), "text", len(self.classes))
 
     def summary(self) -> dict[str, Any]:
         """The entry of a run's summary about its data."""
@@ -74,6 +88,7 @@ def numbered(
             f"'{name}' needs texts to train and to test on and a length of 1 or more, not {len(train):,} and "
             f"{len(test):,} texts and length {length}"
         )
+    check_counts(name, most_words=most_words)
     counts = Counter(word for text, _ in train for word in text)
     often = sorted((w for w, n in counts.items() if n >= least_count), key=lambda word: (-counts[word], word))
     words = (*SPECIAL, *often)[:most_words]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pipelag.data.checks import check_counts, check_int64, check_range, check_some
 from pipelag.data.files.compressed import decompressed, utf8
 from pipelag.data.minibatches import Minibatches
 from pipelag.data.release import Released
@@ -28,11 +29,20 @@ class RunningText(Released):
         name, title, release, official, note: see `Released`.
         words: the vocabulary, from the training text.
         train, test: int64 (words,).
+
+    Raises:
+        PipelagError: a tensor has another type or shape, is empty, or has a number that is not in the vocabulary.
     """
 
     words: tuple[str, ...]
     train: torch.Tensor
     test: torch.Tensor
+
+    def __post_init__(self) -> None:
+        for part, stream in (("train", self.train), ("test", self.test)):
+            check_int64(self.name, part, stream, "(words,)")
+            check_some(self.name, f"{part} words", stream)
+            check_range(self.name, f"the words in {part}", stream, len(self.words), "words")
 
     def summary(self) -> dict[str, Any]:
         """The entry of a run's summary about its data."""
@@ -56,9 +66,11 @@ def running_text(name: str, title: str, train: Sequence[str], test: Sequence[str
         for line in lines:
             for word in [*line.split(), END]:
                 if word not in numbers and UNKNOWN not in numbers:
-                    raise PipelagError(f"'{name}': the test text's word '{word}' is not in the training text")
+                    raise PipelagError(
+                        f"'{name}': the test text's word '{word}' is not in the training text; take more training text"
+                    )
                 stream.append(numbers.get(word, numbers.get(UNKNOWN, 0)))
-        return torch.tensor(stream)
+        return torch.tensor(stream, dtype=torch.int64)
 
     about = {"release": "generated", "official": True, "note": "", **about}
     return RunningText(name, title, words=words, train=numbered(train), test=numbered(test), **about)
@@ -107,7 +119,11 @@ def grammar(train: int = 6000, test: int = 400, seed: int = 0) -> RunningText:
 
     Args:
         train, test: sentences in each part.
+
+    Raises:
+        PipelagError: a part has no sentence, or a word of the test text is not in the training text.
     """
+    check_counts("grammar", train=train, test=test)
     rng = random.Random(seed)
     nouns = [f"noun{i}" for i in range(40)]
     adjectives, places = [f"adj{i}" for i in range(20)], [f"place{i}" for i in range(15)]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
+from pipelag.data.checks import check_range, check_some
 from pipelag.data.minibatches import Shuffled
 from pipelag.data.release import Released
 from pipelag.errors import PipelagError
@@ -33,6 +35,10 @@ class Corpus(Released):
         references: the test set's target sentences in words, for BLEU.
         dropped: the number of training pairs left out because a side was empty or too long, or by the set's clean-up.
         unknown: for "source" and "target", the share of tokens in the test set that are not in the vocabulary.
+
+    Raises:
+        PipelagError: a part is empty, a token is not in its vocabulary, a vocabulary does not begin with the special
+            words, or there is not one reference for each test pair.
     """
 
     source_words: tuple[str, ...]
@@ -42,6 +48,20 @@ class Corpus(Released):
     references: tuple[str, ...]
     dropped: int = 0
     unknown: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for side, (which, words) in enumerate((("source", self.source_words), ("target", self.target_words))):
+            if tuple(words[: len(SPECIAL)]) != SPECIAL:
+                raise PipelagError(f"{which}_words of '{self.name}' should begin with {', '.join(SPECIAL)}")
+            for part, pairs in (("train", self.train), ("test", self.test)):
+                check_some(self.name, f"{part} pairs", pairs)
+                tokens = set(chain.from_iterable(pair[side] for pair in pairs))
+                check_range(self.name, f"the {which} tokens in {part}", tokens, len(words), "words")
+        if len(self.references) != len(self.test):
+            raise PipelagError(
+                f"'{self.name}' has {len(self.references):,} references for {len(self.test):,} test pairs; it needs "
+                "one for each"
+            )
 
     def summary(self) -> dict[str, Any]:
         """The entry of a run's summary about its data."""
