@@ -43,7 +43,7 @@ class Context:
 
     def accuracy(self, **labels: str) -> Accuracy:
         """Final accuracies of the runs with these labels, over seeds."""
-        return Accuracy.of(self.select(**labels))
+        return Accuracy.of(self.select(**labels), usual=self.usual_seeds)
 
     def logged(self, **labels: str) -> list[Item]:
         """The runs with these labels that have a log."""
@@ -56,6 +56,33 @@ class Context:
     def log(self, **labels: str) -> RunLog | None:
         """The log of the run with these labels; if several fit, the first that exists."""
         return next(iter(self.logs(**labels)), None)
+
+    @cached_property
+    def seed_counts(self) -> list[int]:
+        """The numbers of seeds that the logged trainings are to have, of each with labels of its own.
+
+        Without the seeds that the scale leaves out.
+        """
+        logged = {tuple(sorted(item.arm.labels.items())) for item in self.logged() if item.arm.spec.kind == "train"}
+        seeds_of: dict[tuple[tuple[str, str], ...], set[int]] = {labels: set() for labels in logged}
+        for item in self.items:
+            labels = tuple(sorted(item.arm.labels.items()))
+            if labels in logged and (item.log is not None or not item.arm.left_out):
+                seeds_of[labels].add(item.arm.seed)
+        return [len(seeds) for seeds in seeds_of.values()]
+
+    @property
+    def usual_seeds(self) -> int:
+        """The number of seeds that most logged trainings are to have; 0 without any."""
+        return max(self.seed_counts, key=lambda count: (self.seed_counts.count(count), count), default=0)
+
+    @property
+    def over_seeds(self) -> str:
+        """What a table's means are over, for a note; its other cells say how many seeds they have (`Accuracy.text`)."""
+        usual = seeds_in_words(self.usual_seeds)
+        if len(set(self.seed_counts)) > 1:
+            return f"seeds, {usual.partition(' ')[0]} where nothing else is said"
+        return usual if self.usual_seeds else "seeds"
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -311,6 +338,11 @@ def shown_of(item: Item, key: str) -> str:
     return item.arm.labels[key]
 
 
+def seeds_in_words(count: int) -> str:
+    """A number of seeds in words."""
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
 def ended_at(item: Item) -> float | None:
     """A run's final test accuracy in percent; None without a log or if the run diverged."""
     return item.log.accuracy if item.log is not None else None
@@ -321,21 +353,24 @@ class Accuracy:
     """Accuracies over seeds.
 
     asked: how many runs there should be. note: why some have no number. fewer: whether the scale leaves out some seeds.
+    usual: how many seeds most cells of the table have; 0 if unknown.
     """
 
     values: tuple[float, ...]
     note: str = ""
     asked: int = 0
     fewer: bool = False
+    usual: int = 0
 
     @classmethod
-    def of(cls, items: Iterable[Item], value: Callable[[Item], float | None] = ended_at) -> Accuracy:
+    def of(cls, items: Iterable[Item], value: Callable[[Item], float | None] = ended_at, usual: int = 0) -> Accuracy:
         """Collect the values of runs; diverged runs, and arms that are left out, show in the note.
 
         Seeds that the scale leaves out are not missed if the arm has others.
 
         Args:
             value: a run's value, or None if it has none.
+            usual: `Context.usual_seeds`.
         """
         values, note, diverged = [], "", 0
         runs = list(items)
@@ -350,7 +385,7 @@ class Accuracy:
                 diverged += 1
         if values and diverged:
             note = f"{diverged} diverge" if diverged > 1 else "one diverges"
-        return cls(tuple(values), note, len(asked), fewer=len(asked) < len(runs))
+        return cls(tuple(values), note, len(asked), len(asked) < len(runs), usual)
 
     @property
     def complete(self) -> bool:
@@ -372,6 +407,7 @@ class Accuracy:
         if self.mean is None:
             return self.note or None
         mean = f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
-        if self.complete:  # other cells are means over more seeds, so a single one is marked
-            return f"{mean} (one seed)" if self.fewer and len(self.values) == 1 else mean
+        if self.complete:  # marked where other cells are means over more seeds or fewer
+            other = self.asked != self.usual if self.usual else self.fewer and self.asked == 1
+            return f"{mean} ({seeds_in_words(self.asked)})" if other else mean
         return f"{mean} ({len(self.values)} of {self.asked} seeds{f', {self.note}' if self.note else ''})"

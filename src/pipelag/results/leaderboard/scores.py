@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from statistics import fmean
 from typing import TypeVar
 
 from pipelag.results import colours
-from pipelag.results.context import Accuracy, Context
+from pipelag.results.context import Accuracy, Context, seeds_in_words
 from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
 from pipelag.results.learning import LEAST_BLEU, best_bleu, learns_nothing
 from pipelag.results.logs import Item
@@ -31,7 +31,6 @@ STYLES = {
     "PipeMare T1+T2": (colours.PIPEMARE, 6),
     "LWP_w + SC": (colours.TWO_BW, 7),  # PipeDream-2BW's colour, since that method is not drawn here
 }
-SPREAD = "Accuracy: mean ± one standard deviation over seeds."
 MEANINGS = {  # of names, and of parts of names; docs/glossary.md says more
     "LWP": "LWP: linear weight prediction, along the optimizer's velocity (LWP_v) or the last step made (LWP_w)",
     "SC": "SC: spike compensation, a step with momentum's share of the updates that were missed",
@@ -64,6 +63,12 @@ def loss_of(item: Item) -> float:
     return inf if reached is None else reached
 
 
+def ranked(losses: Collection[float]) -> tuple[int, float]:
+    """The sort key of runs by training loss: how many diverge (their loss is infinite), then the mean of the others."""
+    ends = [loss for loss in losses if loss < inf]
+    return len(losses) - len(ends), fmean(ends) if ends else inf
+
+
 def shared_seeds(items: Iterable[Item], point: Callable[[Item], Hashable]) -> set[int]:
     """The seeds that every point of a figure has. point: what a run is a point of."""
     seeds: dict[Hashable, set[int]] = {}
@@ -88,6 +93,11 @@ def meanings(arms: Iterable[str]) -> list[str]:
     parts = {part for arm in arms for word in arm.split() for part in (word.partition("_")[0], *word.split("+"))}
     explained = [meaning for name, meaning in MEANINGS.items() if name in parts]
     return [f"{'; '.join(explained)}."] if explained else []
+
+
+def spread(context: Context, what: str = "Accuracy") -> str:
+    """A table's note on what ± beside an accuracy, or beside another value (`what`), is."""
+    return f"{what}: mean ± one standard deviation over {context.over_seeds}."
 
 
 def dashes(context: Context) -> list[str]:
@@ -140,7 +150,7 @@ def end_text(context: Context, **labels: str) -> str | None:
     items = context.logged(**labels)
     if not items:
         return None
-    accuracy = Accuracy.of(items)
+    accuracy = Accuracy.of(items, usual=context.usual_seeds)
     return accuracy.text() if accuracy.values else f"{len(items)} of {len(items)} diverge"
 
 
@@ -194,11 +204,21 @@ def diverging(ends: Mapping[str, Mapping[int, float]]) -> str:
     return f"; runs that diverge: {words}" if words else ""
 
 
-def mean_text(name: str, values: Mapping[int, float]) -> str:
-    """An arm and its mean over the runs that do not diverge, in words, with their number if some do."""
+def mean_text(name: str, values: Mapping[int, float], told: bool = False) -> str:
+    """An arm and its mean over the runs that do not diverge, in words, with their number if some do.
+
+    told: say the number of runs all the same, because it differs between arms.
+    """
     ends = [value for value in values.values() if value > 0]
-    some = f" (of {len(ends)} of {len(values)} seeds)" if len(ends) < len(values) else ""
+    some = f" ({seeds_in_words(len(ends))})" if told else ""
+    some = f" (of {len(ends)} of {len(values)} seeds)" if len(ends) < len(values) else some
     return f"{name} {fmean(ends):.2f} %{some}" if ends else f"{name} diverges"
+
+
+def means_text(ends: Mapping[str, Mapping[int, float]]) -> str:
+    """Arms and their means in words (`mean_text`); with the number of seeds if it differs between them."""
+    told = len(set(map(len, ends.values()))) > 1
+    return ", ".join(mean_text(name, values, told) for name, values in ends.items())
 
 
 def compared(
@@ -217,8 +237,7 @@ def compared(
 def judged(context: Context, pairs: Sequence[tuple[str, str]], **labels: str) -> Finding:
     """The finding on whether in each pair of arms the first ends above the second. labels: select the runs."""
     holds, words, ends = compared(context, pairs, **labels)
-    means = ", ".join(mean_text(arm, values) for arm, values in ends.items())
-    return trend(context, holds, f"{means}; {words}{diverging(ends)}", PAIRED, what="learning")
+    return trend(context, holds, f"{means_text(ends)}; {words}{diverging(ends)}", PAIRED, what="learning")
 
 
 def judged_runs(
