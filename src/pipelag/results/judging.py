@@ -173,6 +173,19 @@ def logs_by_seed(context: Context, named: str, **labels: str) -> dict[int, RunLo
     return {seed: item.log for seed, item in every_run(context, named, **labels).items() if item.log is not None}
 
 
+def whole_runs(context: Context, named: str, **labels: str) -> dict[int, RunLog]:
+    """`logs_by_seed` of runs that must not have diverged, because their evaluations before that say nothing.
+
+    Raises:
+        NotLogged: a seed has no log, or diverged.
+    """
+    logs = logs_by_seed(context, named, **labels)
+    for seed, log in logs.items():
+        if log.diverged_at is not None:
+            raise NotLogged(f"{named} diverged with seed {seed}, at step {log.diverged_at:,}")
+    return logs
+
+
 def together(values: Sequence[float]) -> float | None:
     """The standard error of a sum or difference of shares; None unless every share has one."""
     errors = [value.error for value in values if isinstance(value, Share) and value.error is not None]
@@ -198,9 +211,18 @@ def average(values: Sequence[float]) -> Share:
 def over_models(
     models: Iterable[Mapping[int, float]], mean: Callable[[Sequence[float]], float] = average
 ) -> dict[int, float]:
-    """The mean over models, seed by seed, for the seeds that all models have. models: values by seed, one per model."""
+    """The mean over models, seed by seed, for the seeds that all models have.
+
+    Args:
+        models: values by seed, one per model.
+
+    Raises:
+        NotLogged: the models have no seed in common.
+    """
     by_model = list(models)
     seeds = set.intersection(*map(set, by_model))
+    if not seeds:
+        raise NotLogged("the runs that are averaged have no seed in common")
     return {seed: mean([values[seed] for values in by_model]) for seed in sorted(seeds)}
 
 
