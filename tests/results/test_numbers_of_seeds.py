@@ -132,6 +132,19 @@ def test_the_usual_number_of_seeds_is_the_one_that_most_costs_have() -> None:
     assert "(5 seeds)" not in whole and "interval over 5 seeds, paired" in whole
 
 
+def test_a_lines_points_are_of_the_same_seeds() -> None:
+    """Otherwise its slope would be that of the seeds, too."""
+
+    def ending(arm: Arm) -> RunLog | None:
+        sequential = arm.labels["arm"].startswith("sequential")
+        return trained(60.0 - (0.0 if sequential else arm.spec.phases[0].stages) - 5 * (arm.seed > 2), phases=[{}])
+
+    shallow = lambda arm: FIVE if arm.spec.phases[0].stages < 8 else range(3)  # noqa: E731
+    drawn = draw(with_seeds("leaderboard", "figure_3", ending, shallow))
+    assert drawn.data is not None and set(drawn.data["seed"]) == {0, 1, 2}
+    assert "; 3 seeds, bands" in drawn.footer(with_seeds("leaderboard", "figure_3", ending, shallow))
+
+
 def test_captions_type_no_number_of_seeds() -> None:
     for path in sorted(Path("config/papers").glob("*.yaml")):
         for name, result in yaml.safe_load(path.read_text())["results"].items():

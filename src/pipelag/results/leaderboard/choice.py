@@ -142,14 +142,22 @@ def deepened(context: Context) -> dict[tuple[str, str], set[int]]:
 
 @drawing(PAPER, "figure_3")
 def left_over_stages(context: Context) -> Drawn:
-    """Points lost against the number of stages: a panel per group of runs, a line per remedy."""
+    """Points lost against the number of stages: a panel per group of runs, a line per remedy.
+
+    Of a line only the seeds are shown that all its points have.
+    """
     rows: list[dict[str, Any]] = []
     for (arm, work), depths in deepened(context).items():
+        prices: dict[int, Price] = {}
         for stages in sorted(depths):
             with suppress(NotLogged):  # the baseline may have no log
-                base, end = with_baseline(context, arm, work, stages, drawn=True)
-                row = {"method": arm, "work": GROUPS[work], "stages": stages}
-                rows += [row | {"lost": base[seed] - end[seed], "seed": seed} for seed in ended(base, end)]
+                prices[stages] = with_baseline(context, arm, work, stages, drawn=True)
+        both = [base.keys() & end.keys() for base, end in prices.values()]
+        shared = set.intersection(*map(set, both)) if both else set()
+        for stages, (base, end) in prices.items():
+            row = {"method": arm, "work": GROUPS[work], "stages": stages}
+            seeds = [seed for seed in ended(base, end) if seed in shared or not shared]
+            rows += [row | {"lost": base[seed] - end[seed], "seed": seed} for seed in seeds]
     chart = Lines(
         Axis("stages", "stages", log=True, ticks=(4, 8, 16)),
         Axis("lost", "points below sequential"),
