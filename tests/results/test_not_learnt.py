@@ -8,15 +8,18 @@ from dataclasses import replace
 import pytest
 
 import pipelag.results.pipedream
+import pipelag.results.pipemare
 import pipelag.results.spectrain
 import pipelag.results.stale_weights  # noqa: F401  (register the judges)
+from pipelag.experiments import Arm
 from pipelag.results.context import Context
+from pipelag.results.drawing import draw
 from pipelag.results.judging import over_models
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import NotLogged, Verdict, judged
-from tests.results.cases import pipedream, spectrain, stale_weights  # noqa: F401  (register the cases)
+from tests.results.cases import pipedream, pipemare, spectrain, stale_weights  # noqa: F401  (register the cases)
 from tests.results.cases.spectrain import learnt
-from tests.results.made_up import CASES, both, trained
+from tests.results.made_up import CASES, both, context, trained
 
 pytestmark = pytest.mark.usefixtures("in_project")
 Change = Callable[[RunLog], RunLog]
@@ -48,6 +51,9 @@ def verdict(runs: Context, claim: str) -> Verdict:
         ("spectrain", "figure_9", "predicted_below_stale"),
         ("spectrain", "figure_9", "grows_with_s"),
         ("pipedream", "text_headline_tta", "language_ends_alike_here"),
+        ("pipemare", "length", "reaches_sync_here"),
+        ("pipemare", "length", "price_falls_here"),
+        ("pipemare", "length", "remedies_help_here"),
     ],
 )
 def test_a_run_that_diverges_decides_nothing(key: tuple[str, str, str], rows: int) -> None:
@@ -63,6 +69,40 @@ def test_a_run_that_diverges_decides_nothing(key: tuple[str, str, str], rows: in
 @pytest.mark.parametrize(
     "key",
     [
+        ("pipemare", "table_3", "t1_lifts_translation_here"),
+        ("pipemare", "figure_7", "warmup_speeds_up_here"),
+        ("pipemare", "figure_3", "loses_less_here"),
+        ("pipemare", "figure_8", "t2_worth_more_images_here"),
+        ("pipemare", "figure_14", "small_d_converges"),
+        ("pipemare", "figure_18", "correction_matters"),
+    ],
+)
+def test_a_best_score_of_a_run_that_diverges_later_is_said_to_be_one(key: tuple[str, str, str]) -> None:
+    """PipeMare's scores are the best over the epochs, whatever comes after."""
+
+    def gone(log: RunLog) -> RunLog:
+        return replace(log, summary=log.summary | {"final": None, "diverged_at": 7})
+
+    assert "; diverged: " in changed(key, gone, seeds=(0,)).why
+
+
+def test_the_ends_of_longer_trainings_are_of_runs_that_do_not_diverge() -> None:
+    """A run that diverges has no end; 0 % in its place would be a difference that no run has."""
+
+    def make(arm: Arm) -> RunLog:
+        gone = arm.labels["arm"] == "T1" and arm.labels["length"] == "once" and arm.seed == 0
+        return trained(diverged_at=7) if gone else trained(50.0)
+
+    table = draw(context("pipemare", "length", make)).table
+    assert table is not None
+    rows = {line.split(" | ")[0]: line.split(" | ")[1:] for line in table.markdown().splitlines()}
+    assert rows["| T1"][:2] == ["50.0 (sd 0.0), 1 of 3 diverged", "50.0 (sd 0.0)"]
+    assert rows["| T1"][3:5] == ["–", "+0.00 ± 0.00 (3 seeds)"]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
         ("stale_weights", "figure_5a", "drop_within_0_5"),
         ("stale_weights", "figure_5a", "converges_alike"),
         ("stale_weights", "figure_5b", "all_converge"),
@@ -72,6 +112,7 @@ def test_a_run_that_diverges_decides_nothing(key: tuple[str, str, str], rows: in
         ("stale_weights", "control", "four_cost_little_here"),
         ("stale_weights", "control_curves", "four_run_alike_here"),
         ("pipedream", "figure_11", "ends_alike_here"),
+        ("pipemare", "length", "reaches_sync_here"),
     ],
 )
 def test_arms_that_all_stay_at_chance_are_not_alike(key: tuple[str, str, str]) -> None:

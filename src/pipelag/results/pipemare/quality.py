@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -214,6 +215,13 @@ CHOSEN = (
     "the best score is the highest of all test evaluations, as in the paper (section 4.1): where a curve "
     "fluctuates, it lies above the last value"
 )
+
+
+def diverging(context: Context, *arms: str, **labels: str) -> str:
+    """Which of these arms' runs diverged, in words, for a sentence that does not give their `outcomes`; or empty."""
+    some = [item for item in context.select(**labels) if item.arm.labels["arm"] in arms]
+    words = replace(context, items=some).counted(lambda log: log.diverged_at is not None)
+    return f"; diverged: {words}" if words else ""
 
 
 def outcomes_of(context: Context, *arms: str, **labels: str) -> str:
