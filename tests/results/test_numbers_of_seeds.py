@@ -132,6 +132,21 @@ def test_the_usual_number_of_seeds_is_the_one_that_most_costs_have() -> None:
     assert "(5 seeds)" not in whole and "interval over 5 seeds, paired" in whole
 
 
+def test_prices_of_runs_of_which_one_diverges_with_each_seed_are_unknown() -> None:
+    """The verdict says so and goes on to the other places; it said that the arms have no seed in common."""
+
+    def make(arm: Arm) -> RunLog | None:
+        gone = arm.labels["stages"] == "16" and arm.labels["optimizer"] == "Adam"
+        lost = 0.0 if arm.labels["arm"] == "sequential" else 2.0 if arm.labels["optimizer"] == "NAdam" else 5.0
+        return trained(diverged_at=7) if gone else trained(60.0 - lost + arm.seed)
+
+    told = judgements(context("leaderboard", "table_9", make))["look_ahead_not_momentum"]
+    assert told.verdict == "cannot be judged"
+    assert "8 stages: PipeDream with Adam 5.00, PipeDream with NAdam 2.00, less by 3.00 ± 0.00 (3 seeds)" in told.why
+    unknown = "PipeDream with Adam, PipeDream with NAdam, unknown (with no seed do all of them finish)"
+    assert f"16 stages: {unknown}; runs that diverge: 16 stages, PipeDream with Adam 3 of 3" in told.why
+
+
 def test_a_lines_points_are_of_the_same_seeds() -> None:
     """Otherwise its slope would be that of the seeds, too."""
 

@@ -175,14 +175,21 @@ def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, 
     return outcomes.pop() if len(outcomes) == 1 else None, words
 
 
-def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, float], str]:
+def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, float] | None, str]:
     """Whether an arm loses fewer points below its baseline in the second pair of baseline and arm than in the first.
 
     Returns the answer, both losses in points, and the difference in words, over the seeds with which none of the four
-    diverges. If any run diverges, the answer is None.
+    diverges. If any run diverges, the answer is None; if one does with each seed, the losses are None, too.
+
+    Raises:
+        NotLogged: the four have no seed in common.
     """
     every = (*before, *after)
     seeds = ended(*every)
+    if not seeds:
+        if not set.intersection(*map(set, every)):
+            raise NotLogged("the arms and their baselines have no seed in common")
+        return None, None, "unknown (with no seed do all of them finish)"
     prices = [{seed: minus(base[seed], arm[seed]) for seed in seeds} for base, arm in (before, after)]
     less = Difference.of(*prices)
     whole = all(value > 0 for values in every for value in values.values())
@@ -277,8 +284,8 @@ def priced(context: Context, prices: Mapping[str, Mapping[str, Price]]) -> Findi
     for place, arms in prices.items():
         holds, costs, less = cheaper(*arms.values())
         outcomes.append(holds)
-        each = ", ".join(f"{arm} {cost:.2f}" for arm, cost in zip(arms, costs, strict=True))
-        words.append(f"{place}: {each}, {less}")
+        each = [f"{arm} {cost:.2f}" for arm, cost in zip(arms, costs, strict=True)] if costs else list(arms)
+        words.append(f"{place}: {', '.join(each)}, {less}")
         for arm, (base, end) in arms.items():
             scores |= {f"{place}, {arm}": end, f"{place}, sequential beside {arm}": base}
     text = f"points below sequential training: {'; '.join(words)}{diverging(scores)}"
