@@ -51,6 +51,8 @@ def verdict(runs: Context, claim: str) -> Verdict:
         ("spectrain", "figure_9", "predicted_below_stale"),
         ("spectrain", "figure_9", "grows_with_s"),
         ("pipedream", "text_headline_tta", "language_ends_alike_here"),
+        ("pipedream", "figure_10", "earlier_here"),
+        ("pipedream", "figure_11", "as_many_epochs_here"),
         ("pipemare", "length", "reaches_sync_here"),
         ("pipemare", "length", "price_falls_here"),
         ("pipemare", "length", "remedies_help_here"),

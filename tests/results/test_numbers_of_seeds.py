@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import pipelag.results.leaderboard  # noqa: F401  (registers the tables)
+import pipelag.results.pipedream  # noqa: F401
 import pipelag.results.stale_weights  # noqa: F401
 from pipelag.experiments import Arm
 from pipelag.results.context import Context
@@ -19,9 +20,10 @@ from pipelag.results.leaderboard.board import best_of
 from pipelag.results.leaderboard.scores import judged, means_text
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.stale_weights.reading import listed
-from pipelag.results.verdict import Verdict, verdicts
+from pipelag.results.verdict import JUDGES, Verdict, verdicts
+from tests.results.cases import pipedream  # noqa: F401  (registers the cases)
 from tests.results.cases.leaderboard import networks
-from tests.results.made_up import Make, context, trained, trained_as
+from tests.results.made_up import CASES, Make, context, trained, trained_as
 
 pytestmark = pytest.mark.usefixtures("in_project")
 FIVE = range(5)
@@ -158,6 +160,35 @@ def test_a_lines_points_are_of_the_same_seeds() -> None:
     drawn = draw(with_seeds("leaderboard", "figure_3", ending, shallow))
     assert drawn.data is not None and set(drawn.data["seed"]) == {0, 1, 2}
     assert "; 3 seeds, bands" in drawn.footer(with_seeds("leaderboard", "figure_3", ending, shallow))
+
+
+@pytest.mark.parametrize(
+    ("result", "claim", "more"),
+    [
+        ("figure_11", "as_many_epochs_here", "data parallelism"),
+        ("figure_11", "as_many_epochs_here", "PipeDream"),
+        ("text_asp", "seven_times", "ASP"),
+        ("text_asp", "seven_times", "PipeDream"),
+    ],
+)
+def test_arrivals_are_compared_over_the_seeds_that_both_have(result: str, claim: str, more: str) -> None:
+    """A further seed of one arm, with which it never arrives, says nothing about the others."""
+    holds, _ = CASES["pipedream", result, claim]()
+    items = []
+    for item in holds.items:
+        items.append(item)
+        if (
+            item.log is not None
+            and item.arm.spec.kind == "train"
+            and item.arm.labels["arm"] == more
+            and not item.arm.seed
+        ):
+            never = replace(item.log, rows=[row | {"accuracy": 10.0} for row in item.log.rows])
+            spec = item.arm.spec.model_copy(update={"seed": 3})
+            items.append(Item(replace(item.arm, seed=3, spec=spec), never))
+    assert len(items) > len(holds.items)
+    finding = JUDGES["pipedream", result, claim](replace(holds, items=items))
+    assert finding.holds is True and "(3 seeds)" in finding.why
 
 
 def test_captions_type_no_number_of_seeds() -> None:
