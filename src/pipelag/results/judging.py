@@ -29,7 +29,14 @@ T95 = (12.7062, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.306, 2.2
 
 def quantile(seeds: int) -> float:
     """The two-sided 95 % quantile of Student's t for a mean over this many seeds."""
-    return T95[min(seeds - 2, len(T95) - 1)]
+    freedom = seeds - 1
+    if freedom <= len(T95):
+        return T95[freedom - 1]
+    low, high = 1.9, T95[-1]  # of any more degrees of freedom it lies between them
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if two_sided(middle, freedom) > 0.05 else (low, middle)
+    return high
 
 
 def listing(values: Iterable[object]) -> str:

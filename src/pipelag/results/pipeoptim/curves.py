@@ -11,7 +11,7 @@ from typing import Any
 from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, gaps, half_a_unit, sized, trend
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, gaps, half_a_unit, paired_means, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import (
     ARMS,
@@ -78,7 +78,7 @@ def close_to_gpipe(context: Context) -> Finding:
     for place, how in (("end at", last), ("average over all evaluations", fmean)):
         pair = [scores(context, how, arm=arm) for arm in (OPTIM, GPIPE)]
         steps.append(Difference.of(*pair))
-        ours, theirs = (fmean(by_seed.values()) for by_seed in pair)
+        ours, theirs = paired_means(*pair)
         texts.append(f"{place} {ours:.2f} and {theirs:.2f}: {steps[-1].text()} points")
     why = f"{OPTIM} and {GPIPE} {'; they '.join(texts)}"
     return trend(context, all_of(step.within(-near, near) for step in steps), why, f"within {near:g} points; {SEEDS}")
