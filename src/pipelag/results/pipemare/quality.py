@@ -171,8 +171,9 @@ def last_cell(context: Context, **labels: str) -> str | None:
 
 
 def reasons(context: Context) -> list[str]:
-    """Notes on why runs are left out, by task."""
-    why = {item.arm.labels["task"]: item.arm.left_out for item in context.items if item.arm.left_out}
+    """Notes on why tasks are left out; the footer names runs that are left out of the others."""
+    why = {labels["task"]: item.arm.left_out for item in context.items if "task" in (labels := item.arm.labels)}
+    why = {task: text for task, text in why.items() if text and not context.logged(task=task)}
     return [f"{DATASET_OF.get(task, task)} left out: {text}" for task, text in why.items()]
 
 
