@@ -11,6 +11,7 @@ import yaml
 
 import pipelag.results.leaderboard  # noqa: F401  (registers the tables)
 import pipelag.results.pipedream  # noqa: F401
+import pipelag.results.spectrain  # noqa: F401
 import pipelag.results.stale_weights  # noqa: F401
 from pipelag.experiments import Arm
 from pipelag.results.context import Context
@@ -23,6 +24,7 @@ from pipelag.results.stale_weights.reading import listed
 from pipelag.results.verdict import JUDGES, Verdict, verdicts
 from tests.results.cases import pipedream  # noqa: F401  (registers the cases)
 from tests.results.cases.leaderboard import networks
+from tests.results.cases.spectrain import learnt
 from tests.results.made_up import CASES, Make, context, trained, trained_as
 
 pytestmark = pytest.mark.usefixtures("in_project")
@@ -119,6 +121,7 @@ def test_cells_say_how_many_seeds_they_have_where_others_have_more() -> None:
     words = judged(runs, [("sequential", "PipeOptim")]).why
     assert words.startswith("sequential 71.00 % (5 seeds), PipeOptim 65.00 % (3 seeds); ")
     assert "sequential minus PipeOptim: +5.00 ± 0.00 (3 seeds)" in words
+    assert "\n- Accuracy: one seed." in text_of(with_seeds("leaderboard", "table_2", ends, lambda arm: [0]))
     alike = text_of(context("leaderboard", "table_2", ends))
     assert "Accuracy: mean ± one standard deviation over 3 seeds." in alike and "| 70.00 ± 1.00 |" in alike
 
@@ -160,6 +163,13 @@ def test_a_lines_points_are_of_the_same_seeds() -> None:
     drawn = draw(with_seeds("leaderboard", "figure_3", ending, shallow))
     assert drawn.data is not None and set(drawn.data["seed"]) == {0, 1, 2}
     assert "; 3 seeds, bands" in drawn.footer(with_seeds("leaderboard", "figure_3", ending, shallow))
+
+
+def test_spectrains_cells_say_how_many_seeds_they_have_where_others_have_more() -> None:
+    text = text_of(with_seeds("spectrain", "table_1", learnt({}, apart=1.0), more_for("Data P.")))
+    assert "Ours: mean ± one standard deviation over seeds, 3 where nothing else is said." in text
+    cells = {line.split(" | ")[1]: line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| VGG16")}
+    assert "(5 seeds)" in cells["Data P."] and "seeds)" not in cells["SpecTrain"]
 
 
 @pytest.mark.parametrize(

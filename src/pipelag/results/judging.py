@@ -55,6 +55,11 @@ def with_spread(values: Sequence[float], form: str = "{:.1f}") -> str:
     return form.format(fmean(values)) + (f" ± {form.format(stdev(values))}" if len(values) > 1 else "")
 
 
+def spread_over(what: str, seeds: str) -> str:
+    """A table's note on what ± beside its means is. seeds: what they are over (`Context.over_seeds`)."""
+    return f"{what}: {seeds}." if seeds == "one seed" else f"{what}: mean ± one standard deviation over {seeds}."
+
+
 def exact(holds: bool | None, why: str, tolerance: str = "exact") -> Finding:
     """The finding on a claim about schedules, counts or theory."""
     return Finding(holds, why, tolerance)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pipelag.results import colours
 from pipelag.results.context import Accuracy, Context, seeds_in_words
-from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, minus, spread_over, trend
 from pipelag.results.learning import LEAST_BLEU, best_bleu, learns_nothing
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged, if_logged
@@ -97,7 +97,7 @@ def meanings(arms: Iterable[str]) -> list[str]:
 
 def spread(context: Context, what: str = "Accuracy") -> str:
     """A table's note on what ± beside an accuracy, or beside another value (`what`), is."""
-    return f"{what}: mean ± one standard deviation over {context.over_seeds}."
+    return spread_over(what, context.over_seeds)
 
 
 def dashes(context: Context) -> list[str]:
