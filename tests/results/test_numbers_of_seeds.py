@@ -250,3 +250,25 @@ def test_of_methods_that_all_diverge_with_some_seed_the_best_does_with_the_fewes
     gone = {"SC": (0, 1), "DC-ASGD": (0,)}
     make = lambda arm: trained(diverged_at=7) if arm.seed in gone.get(arm.labels["arm"], ()) else trained(50.0)  # noqa: E731
     assert best_of(context("leaderboard", "table_1", make), ("SC", "DC-ASGD")) == "DC-ASGD"
+
+
+def test_seeds_that_are_left_out_leave_no_dash() -> None:
+    """A table's note on dashes is about arms that are not run; the footer names left-out seeds of the others."""
+
+    def left_out(item: Item) -> Item:
+        why = (
+            "too long" if item.arm.labels["arm"] == "PipeOptim with AdamW" else "three do" if item.arm.seed > 2 else ""
+        )
+        return Item(replace(item.arm, left_out=why), None) if why else item
+
+    runs = with_seeds("leaderboard", "table_12", lambda arm: trained(50.0), lambda arm: FIVE)
+    runs = replace(runs, items=[left_out(item) for item in runs.items])
+    drawn = draw(runs)
+    assert drawn.table is not None
+    (note,) = [note for note in drawn.table.notes if note.startswith("–")]
+    assert note == "–: not run here; PipeOptim with AdamW (too long)."
+    assert "1F1B with NAdam: seeds 3, 4 (three do); PipeOptim with AdamW (too long)." in drawn.footer(runs)
+    seeds = replace(runs, items=[item for item in runs.items if item.arm.labels["arm"] != "PipeOptim with AdamW"])
+    drawn = draw(seeds)
+    assert drawn.table is not None and not [note for note in drawn.table.notes if note.startswith("–")]
+    assert "Left out: seed 3, seed 4 (three do)." in drawn.footer(seeds)

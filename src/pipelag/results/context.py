@@ -228,11 +228,11 @@ class Context:
         for why, items in lacking.items():
             kinds = {item.arm.spec.kind for item in items}
             others = [item for item in self.items if item.why != why and item.arm.spec.kind in kinds]
-            named = told_apart(items, others) or ("further seeds" if all(self._seeded(item) for item in items) else "")
+            named = told_apart(items, others) or ("further seeds" if all(self.seeded(item) for item in items) else "")
             words.append(f"{named} ({why})" if named else why)
         return "; ".join(words[:3]) + (f"; and {len(words) - 3} more" if len(words) > 3 else "")
 
-    def _seeded(self, item: Item) -> bool:
+    def seeded(self, item: Item) -> bool:
         """Whether the run has a log with another seed."""
         return any(other.arm.labels == item.arm.labels for other in self.items if other.log is not None)
 

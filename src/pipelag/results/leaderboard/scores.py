@@ -101,8 +101,11 @@ def spread(context: Context, what: str = "Accuracy") -> str:
 
 
 def dashes(context: Context) -> list[str]:
-    """A note on a table's dashes, the runs that the scale leaves out; empty if none are. The footer omits it then."""
-    why = context.left_out()
+    """A note on a table's dashes, the runs that the scale leaves out; empty if none are. The footer omits it then.
+
+    Further seeds of runs that have a log leave no dash; the footer names them.
+    """
+    why = replace(context, items=[i for i in context.items if i.log is not None or not context.seeded(i)]).left_out()
     return [f"–: not run here; {why}."] if why else []
 
 
