@@ -128,6 +128,12 @@ def test_arms_that_all_stay_at_chance_are_not_alike(key: tuple[str, str, str]) -
     assert told.verdict == "cannot be judged" and "does not learn here" in told.why
 
 
+def test_accuracies_that_are_all_equal_have_no_ranks() -> None:
+    """The sentence said that their rank correlation is nan."""
+    told = changed(("stale_weights", "table_3", "accuracy_falls"), lambda log: trained(50.0))
+    assert told.verdict == "cannot be judged" and told.why.endswith("all are equal, so that they have no ranks")
+
+
 def test_curves_are_compared_over_the_seeds_that_both_have() -> None:
     """SpecTrain may have fewer seeds than data parallelism, whose own seeds say what is near."""
 
