@@ -16,7 +16,7 @@ import pipelag.results.stale_weights  # noqa: F401
 from pipelag.experiments import Arm
 from pipelag.results.context import Context
 from pipelag.results.drawing import draw
-from pipelag.results.judging import Difference
+from pipelag.results.judging import Difference, by_seed
 from pipelag.results.leaderboard.board import best_of
 from pipelag.results.leaderboard.scores import judged, means_text
 from pipelag.results.logs import Item, RunLog
@@ -272,3 +272,15 @@ def test_seeds_that_are_left_out_leave_no_dash() -> None:
     drawn = draw(seeds)
     assert drawn.table is not None and not [note for note in drawn.table.notes if note.startswith("–")]
     assert "Left out: seed 3, seed 4 (three do)." in drawn.footer(seeds)
+
+
+def test_a_left_out_seed_that_another_result_has_logged_counts_in_tables_as_in_verdicts() -> None:
+    """The runs of two results may be the same, and only one of them may leave out seeds."""
+    ends = trained_as({"non-pipelined": 90.0, "4-stage": 88.0}, spread=1.0)
+    runs = context("stale_weights", "table_2", ends)
+    left_out = [
+        Item(replace(item.arm, left_out="two do" if item.arm.seed == 2 else ""), item.log) for item in runs.items
+    ]
+    accuracy = replace(runs, items=left_out).accuracy(model="LeNet-5", arm="4-stage")
+    assert accuracy.text() == "88.00 ± 1.00" and accuracy.complete
+    assert set(by_seed(replace(runs, items=left_out), model="LeNet-5", arm="4-stage")) == {0, 1, 2}

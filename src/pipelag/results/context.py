@@ -366,7 +366,7 @@ class Accuracy:
     def of(cls, items: Iterable[Item], value: Callable[[Item], float | None] = ended_at, usual: int = 0) -> Accuracy:
         """Collect the values of runs; diverged runs, and arms that are left out, show in the note.
 
-        Seeds that the scale leaves out are not missed if the arm has others.
+        Seeds that the scale leaves out are not missed if the arm has others; those that have a log all the same count.
 
         Args:
             value: a run's value, or None if it has none.
@@ -374,9 +374,9 @@ class Accuracy:
         """
         values, note, diverged = [], "", 0
         runs = list(items)
-        asked = [run for run in runs if not run.arm.left_out] or runs
+        asked = [run for run in runs if run.log is not None or not run.arm.left_out] or runs
         for item in asked:
-            if item.arm.left_out:
+            if item.log is None and item.arm.left_out:
                 note = "not run here"
             elif (end := value(item)) is not None:
                 values.append(end)
