@@ -253,6 +253,12 @@ def test_null_takes_away_what_is_there() -> None:
             "stale_weights, results.figure_5b: no run of table_2 has the labels {'model': 'AlxNet'}",
         ),
         (
+            "papers/stale_weights.yaml",
+            "where: {model: AlexNet}",
+            "where: {model: AlexNet}, seeds: [7]",
+            "stale_weights, results.figure_5b: no run of table_2 has the seeds 7; they have 0",
+        ),
+        (
             "scales/quick.yaml",
             "data: {name: digits}",
             "data: {name: digit}",

@@ -8,7 +8,7 @@ import pytest
 
 from pipelag.commands.digest import corrected
 from pipelag.results.context import Context
-from pipelag.results.judging import T95, Difference, all_of, any_of, sized
+from pipelag.results.judging import T95, Difference, all_of, any_of, quantile, sized
 from pipelag.results.multiplicity import least_surprising, two_sided
 from pipelag.results.verdict import (
     JUDGES,
@@ -28,6 +28,11 @@ from tests.results.made_up import context, trained
 @pytest.mark.parametrize(("freedom", "quantile"), list(enumerate(T95, 1)))
 def test_p_values_are_those_of_the_printed_quantiles(freedom: int, quantile: float) -> None:
     assert two_sided(quantile, freedom) == pytest.approx(0.05, abs=2e-6)
+
+
+@pytest.mark.parametrize(("seeds", "printed"), [(11, 2.22814), (12, 2.20099), (21, 2.08596), (101, 1.98397)])
+def test_quantiles_of_many_seeds_are_those_of_their_own_degrees_of_freedom(seeds: int, printed: float) -> None:
+    assert quantile(seeds) == pytest.approx(printed, abs=1e-5)
 
 
 def test_of_nothing_nothing_is_told() -> None:

@@ -183,3 +183,18 @@ def test_that_t1_scores_lower_is_not_said_of_what_it_adds() -> None:
     assert "what T1 adds is unknown" in JUDGES[PAPER, "figure_8", "t1_weakens_images"](runs).why
     arms = {item.arm.labels["arm"] for item in runs.items if item.arm.labels.get("split") == "2"}
     assert arms == {"Sync", "T1", "T1+T2", "T1+T2+W"}  # none without T1
+
+
+def test_a_run_without_a_task_may_be_left_out() -> None:
+    """Table 2 counts weight copies, too; and a task of which a scale leaves out one arm is not left out."""
+    runs = context(PAPER, "table_2", training(lambda labels: [5.0, 20.0, 7.0], hardware=True))
+    load_results(runs.paper)
+
+    def without(item: Item) -> Item:
+        labels = item.arm.labels
+        gone = "task" not in labels or labels["task"] == "WMT17" or labels["arm"] == "PipeDream"
+        return Item(replace(item.arm, left_out="too long here"), None) if gone else item
+
+    table = draw(replace(runs, items=[without(item) for item in runs.items])).table
+    assert table is not None
+    assert [note for note in table.notes if "left out" in note] == ["WMT17 left out: too long here"]

@@ -60,6 +60,21 @@ def test_a_mean_over_models_is_that_of_their_own_seeds() -> None:
     assert uneven.text() == "+2.17 (models of different seeds, no interval)"
     even = over_all([three, three])
     assert even.mean == pytest.approx(7 / 3) and even.seeds == 3 and even.error is not None
+    more = three[0] | {3: 50.0, 4: 60.0}  # one side of each model may have further seeds
+    paired = over_all([(more, three[1]), (more, three[1])])
+    assert paired.mean == pytest.approx(7 / 3) and paired.seeds == 3 and paired.error == even.error
+
+
+def test_a_models_gain_is_over_the_seeds_that_both_arms_have() -> None:
+    def make(arm: Arm) -> RunLog | None:
+        fewer = (arm.labels["model"], arm.labels["arm"]) == ("VGG-16", "Vanilla-1F1B") and arm.seed == 2
+        ends = 80.0 + 10 * arm.seed / 2 + (2.0 if arm.labels["arm"] == "PipeOptim" else 0.0)
+        return None if fewer else trained(ends, line=[50.0, ends])
+
+    table = draw(context("pipeoptim", "text_weight_prediction_gain", make)).table
+    assert table is not None
+    cells = {row[0]: row[2:5] for row in table.texts()["rows"]}
+    assert cells["VGG-16"] == ["87.00", "82.50", "+2.00"]
 
 
 def test_what_a_run_that_diverges_had_reached_is_no_best_accuracy() -> None:

@@ -265,6 +265,11 @@ def _used(runs: Runs, paper: Paper, result: str, scale: Scale, by_result: ByResu
     if not used:
         raise PipelagError(f"{paper.id}, results.{result}: no run of {runs.use} has the labels {runs.where}")
     taken = [arm for arm in used if not runs.seeds or arm.seed in runs.seeds]
+    if not taken:
+        seeds = [", ".join(map(str, sorted(set(some)))) for some in (runs.seeds or (), (arm.seed for arm in used))]
+        raise PipelagError(
+            f"{paper.id}, results.{result}: no run of {runs.use} has the seeds {seeds[0]}; they have {seeds[1]}"
+        )
     yield from (replace(arm, labels={**arm.labels, **runs.labels}) for arm in taken)
 
 

@@ -43,7 +43,7 @@ class Context:
 
     def accuracy(self, **labels: str) -> Accuracy:
         """Final accuracies of the runs with these labels, over seeds."""
-        return Accuracy.of(self.select(**labels))
+        return Accuracy.of(self.select(**labels), usual=self.usual_seeds)
 
     def logged(self, **labels: str) -> list[Item]:
         """The runs with these labels that have a log."""
@@ -56,6 +56,33 @@ class Context:
     def log(self, **labels: str) -> RunLog | None:
         """The log of the run with these labels; if several fit, the first that exists."""
         return next(iter(self.logs(**labels)), None)
+
+    @cached_property
+    def seed_counts(self) -> list[int]:
+        """The numbers of seeds that the logged trainings are to have, of each with labels of its own.
+
+        Without the seeds that the scale leaves out.
+        """
+        logged = {tuple(sorted(item.arm.labels.items())) for item in self.logged() if item.arm.spec.kind == "train"}
+        seeds_of: dict[tuple[tuple[str, str], ...], set[int]] = {labels: set() for labels in logged}
+        for item in self.items:
+            labels = tuple(sorted(item.arm.labels.items()))
+            if labels in logged and (item.log is not None or not item.arm.left_out):
+                seeds_of[labels].add(item.arm.seed)
+        return [len(seeds) for seeds in seeds_of.values()]
+
+    @property
+    def usual_seeds(self) -> int:
+        """The number of seeds that most logged trainings are to have; 0 without any."""
+        return max(self.seed_counts, key=lambda count: (self.seed_counts.count(count), count), default=0)
+
+    @property
+    def over_seeds(self) -> str:
+        """What a table's means are over, for a note; its other cells say how many seeds they have (`Accuracy.text`)."""
+        usual = seeds_in_words(self.usual_seeds)
+        if len(set(self.seed_counts)) > 1:
+            return f"seeds, {usual.partition(' ')[0]} where nothing else is said"
+        return usual if self.usual_seeds else "seeds"
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -201,11 +228,11 @@ class Context:
         for why, items in lacking.items():
             kinds = {item.arm.spec.kind for item in items}
             others = [item for item in self.items if item.why != why and item.arm.spec.kind in kinds]
-            named = told_apart(items, others) or ("further seeds" if all(self._seeded(item) for item in items) else "")
+            named = told_apart(items, others) or ("further seeds" if all(self.seeded(item) for item in items) else "")
             words.append(f"{named} ({why})" if named else why)
         return "; ".join(words[:3]) + (f"; and {len(words) - 3} more" if len(words) > 3 else "")
 
-    def _seeded(self, item: Item) -> bool:
+    def seeded(self, item: Item) -> bool:
         """Whether the run has a log with another seed."""
         return any(other.arm.labels == item.arm.labels for other in self.items if other.log is not None)
 
@@ -311,6 +338,11 @@ def shown_of(item: Item, key: str) -> str:
     return item.arm.labels[key]
 
 
+def seeds_in_words(count: int) -> str:
+    """A number of seeds in words."""
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
 def ended_at(item: Item) -> float | None:
     """A run's final test accuracy in percent; None without a log or if the run diverged."""
     return item.log.accuracy if item.log is not None else None
@@ -321,27 +353,30 @@ class Accuracy:
     """Accuracies over seeds.
 
     asked: how many runs there should be. note: why some have no number. fewer: whether the scale leaves out some seeds.
+    usual: how many seeds most cells of the table have; 0 if unknown.
     """
 
     values: tuple[float, ...]
     note: str = ""
     asked: int = 0
     fewer: bool = False
+    usual: int = 0
 
     @classmethod
-    def of(cls, items: Iterable[Item], value: Callable[[Item], float | None] = ended_at) -> Accuracy:
+    def of(cls, items: Iterable[Item], value: Callable[[Item], float | None] = ended_at, usual: int = 0) -> Accuracy:
         """Collect the values of runs; diverged runs, and arms that are left out, show in the note.
 
-        Seeds that the scale leaves out are not missed if the arm has others.
+        Seeds that the scale leaves out are not missed if the arm has others; those that have a log all the same count.
 
         Args:
             value: a run's value, or None if it has none.
+            usual: `Context.usual_seeds`.
         """
         values, note, diverged = [], "", 0
         runs = list(items)
-        asked = [run for run in runs if not run.arm.left_out] or runs
+        asked = [run for run in runs if run.log is not None or not run.arm.left_out] or runs
         for item in asked:
-            if item.arm.left_out:
+            if item.log is None and item.arm.left_out:
                 note = "not run here"
             elif (end := value(item)) is not None:
                 values.append(end)
@@ -350,7 +385,7 @@ class Accuracy:
                 diverged += 1
         if values and diverged:
             note = f"{diverged} diverge" if diverged > 1 else "one diverges"
-        return cls(tuple(values), note, len(asked), fewer=len(asked) < len(runs))
+        return cls(tuple(values), note, len(asked), len(asked) < len(runs), usual)
 
     @property
     def complete(self) -> bool:
@@ -372,6 +407,7 @@ class Accuracy:
         if self.mean is None:
             return self.note or None
         mean = f"{self.mean:.2f}" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
-        if self.complete:  # other cells are means over more seeds, so a single one is marked
-            return f"{mean} (one seed)" if self.fewer and len(self.values) == 1 else mean
+        if self.complete:  # marked where other cells are means over more seeds or fewer
+            other = self.asked != self.usual if self.usual else self.fewer and self.asked == 1
+            return f"{mean} ({seeds_in_words(self.asked)})" if other else mean
         return f"{mean} ({len(self.values)} of {self.asked} seeds{f', {self.note}' if self.note else ''})"

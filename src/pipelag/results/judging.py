@@ -29,7 +29,14 @@ T95 = (12.7062, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462, 2.306, 2.2
 
 def quantile(seeds: int) -> float:
     """The two-sided 95 % quantile of Student's t for a mean over this many seeds."""
-    return T95[min(seeds - 2, len(T95) - 1)]
+    freedom = seeds - 1
+    if freedom <= len(T95):
+        return T95[freedom - 1]
+    low, high = 1.9, T95[-1]  # of any more degrees of freedom it lies between them
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if two_sided(middle, freedom) > 0.05 else (low, middle)
+    return high
 
 
 def listing(values: Iterable[object]) -> str:
@@ -46,6 +53,11 @@ def extent(low: float, high: float, form: str = "g") -> str:
 def with_spread(values: Sequence[float], form: str = "{:.1f}") -> str:
     """The mean of at least one value, with the standard deviation if there are several."""
     return form.format(fmean(values)) + (f" ± {form.format(stdev(values))}" if len(values) > 1 else "")
+
+
+def spread_over(what: str, seeds: str) -> str:
+    """A table's note on what ± beside its means is. seeds: what they are over (`Context.over_seeds`)."""
+    return f"{what}: {seeds}." if seeds == "one seed" else f"{what}: mean ± one standard deviation over {seeds}."
 
 
 def exact(holds: bool | None, why: str, tolerance: str = "exact") -> Finding:
@@ -173,6 +185,19 @@ def logs_by_seed(context: Context, named: str, **labels: str) -> dict[int, RunLo
     return {seed: item.log for seed, item in every_run(context, named, **labels).items() if item.log is not None}
 
 
+def whole_runs(context: Context, named: str, **labels: str) -> dict[int, RunLog]:
+    """`logs_by_seed` of runs that must not have diverged, because their evaluations before that say nothing.
+
+    Raises:
+        NotLogged: a seed has no log, or diverged.
+    """
+    logs = logs_by_seed(context, named, **labels)
+    for seed, log in logs.items():
+        if log.diverged_at is not None:
+            raise NotLogged(f"{named} diverged with seed {seed}, at step {log.diverged_at:,}")
+    return logs
+
+
 def together(values: Sequence[float]) -> float | None:
     """The standard error of a sum or difference of shares; None unless every share has one."""
     errors = [value.error for value in values if isinstance(value, Share) and value.error is not None]
@@ -198,9 +223,18 @@ def average(values: Sequence[float]) -> Share:
 def over_models(
     models: Iterable[Mapping[int, float]], mean: Callable[[Sequence[float]], float] = average
 ) -> dict[int, float]:
-    """The mean over models, seed by seed, for the seeds that all models have. models: values by seed, one per model."""
+    """The mean over models, seed by seed, for the seeds that all models have.
+
+    Args:
+        models: values by seed, one per model.
+
+    Raises:
+        NotLogged: the models have no seed in common.
+    """
     by_model = list(models)
     seeds = set.intersection(*map(set, by_model))
+    if not seeds:
+        raise NotLogged("the runs that are averaged have no seed in common")
     return {seed: mean([values[seed] for values in by_model]) for seed in sorted(seeds)}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.tables import Cell, Col
-from pipelag.results.context import Context
+from pipelag.results.context import Context, seeds_in_words
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.leaderboard.board import LOOK_AHEAD, SEQUENTIAL_NADAM
 from pipelag.results.leaderboard.deep import REMEDIES
@@ -44,8 +44,6 @@ BASELINES = (BASELINE, SEQUENTIAL_NADAM)
 BY_NADAM = {"1F1B": UNREMEDIED, "PipeDream": "PipeDream", "PipeOptim": "PipeOptim"}  # drawn as solid lines
 SPECTRAIN, OPTIM = "SpecTrain on 1F1B", "PipeOptim"
 NOTES = [
-    "Mean ± half the 95 % interval over seeds, paired, three where nothing else is said; of the Transformer the "
-    "accuracy of words. –: not among these runs.",
     "Weight copies: of the first of four stages, the live weights among them.",
 ]
 
@@ -75,7 +73,9 @@ def table(context: Context) -> Drawn:
         rows.append({"method": with_momentum(context, arm), "copies": copies(context, arm), **costs})
     columns = [Col("method", "method"), Col("weight copies", "copies")]
     columns += [Col(title, f"{work} {stages}", group=GROUPS[work]) for (work, stages), title in works.items()]
-    return Drawn.tabled(context, rows, columns, NOTES + meanings(arms) + unlearned(context))
+    mean = f"Mean ± half the 95 % interval over {context.over_seeds}, paired; of the Transformer the accuracy of words"
+    notes = [f"{mean}. –: not among these runs.", *NOTES, *meanings(arms), *unlearned(context)]
+    return Drawn.tabled(context, rows, columns, notes)
 
 
 def ends(context: Context, arm: str, work: str, stages: int, drawn: bool = False) -> dict[int, float]:
@@ -108,7 +108,7 @@ def with_baseline(context: Context, arm: str, work: str, stages: int, drawn: boo
 def cost(context: Context, arm: str, work: str, stages: int) -> str | None:
     """How far an arm ends below sequential training of the same group, in words; None without the logs."""
     text = lost(partial(with_baseline, context, arm, work, stages, drawn=True))
-    return text and text.removesuffix(" (3 seeds)")
+    return text and text.removesuffix(f" ({seeds_in_words(context.usual_seeds)})")
 
 
 def copies(context: Context, arm: str) -> int | None:
@@ -142,14 +142,22 @@ def deepened(context: Context) -> dict[tuple[str, str], set[int]]:
 
 @drawing(PAPER, "figure_3")
 def left_over_stages(context: Context) -> Drawn:
-    """Points lost against the number of stages: a panel per group of runs, a line per remedy."""
+    """Points lost against the number of stages: a panel per group of runs, a line per remedy.
+
+    Of a line only the seeds are shown that all its points have.
+    """
     rows: list[dict[str, Any]] = []
     for (arm, work), depths in deepened(context).items():
+        prices: dict[int, Price] = {}
         for stages in sorted(depths):
             with suppress(NotLogged):  # the baseline may have no log
-                base, end = with_baseline(context, arm, work, stages, drawn=True)
-                row = {"method": arm, "work": GROUPS[work], "stages": stages}
-                rows += [row | {"lost": base[seed] - end[seed], "seed": seed} for seed in ended(base, end)]
+                prices[stages] = with_baseline(context, arm, work, stages, drawn=True)
+        both = [base.keys() & end.keys() for base, end in prices.values()]
+        shared = set.intersection(*map(set, both)) if both else set()
+        for stages, (base, end) in prices.items():
+            row = {"method": arm, "work": GROUPS[work], "stages": stages}
+            seeds = [seed for seed in ended(base, end) if seed in shared or not shared]
+            rows += [row | {"lost": base[seed] - end[seed], "seed": seed} for seed in seeds]
     chart = Lines(
         Axis("stages", "stages", log=True, ticks=(4, 8, 16)),
         Axis("lost", "points below sequential"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 
 from pipelag.report.tables import Cell, Col
 from pipelag.results.context import Context
@@ -13,7 +12,6 @@ from pipelag.results.leaderboard.scores import (
     BASELINE,
     PAIRED,
     PAPER,
-    SPREAD,
     UNREMEDIED,
     above,
     compared,
@@ -21,7 +19,9 @@ from pipelag.results.leaderboard.scores import (
     diverging,
     end_text,
     mean_text,
+    means_text,
     score,
+    spread,
     unlearned,
 )
 from pipelag.results.verdict import Finding, Judge, judge
@@ -43,7 +43,7 @@ def table(context: Context) -> Drawn:
             rows.append({"stages": stages, "method": arm, **ends})
     columns = [Col("stages", "stages"), Col("method", "method")]
     columns += [Col(training, training, group="accuracy %") for training in trainings]
-    notes = [SPREAD, *unlearned(context), *dashes(context)]
+    notes = [spread(context), *unlearned(context), *dashes(context)]
     return Drawn.tabled(context, rows, columns, notes, rule_by="stages")
 
 
@@ -55,8 +55,7 @@ def saved_by(training: str) -> Judge:
             SAID.get(each, each): score(context, UNREMEDIED, stages=DEEP, training=each) for each in (training, COMMON)
         }
         holds, gain = above(*ends.values())
-        means = ", ".join(mean_text(name, values) for name, values in ends.items())
-        text = f"{DEEP} stages, {UNREMEDIED}: {means}; {' minus '.join(ends)}: {gain}{diverging(ends)}"
+        text = f"{DEEP} stages, {UNREMEDIED}: {means_text(ends)}; {' minus '.join(ends)}: {gain}{diverging(ends)}"
         return trend(context, holds, text, PAIRED, what="learning")
 
     return judged
@@ -125,9 +124,7 @@ def deep_price_remains(context: Context) -> Finding:
         costs = {arm: above(base, end) for arm, end in ends.items()}
         outcomes += [holds for holds, _ in costs.values()]
         scores |= {f"{arm} ({training})": end for arm, end in ends.items()}
-        whole = fmean(base.values())
-        words.append(
-            f"{training}, {BASELINE} {whole:.2f} %, ahead of " + ", ".join(f"{a} {c}" for a, (_, c) in costs.items())
-        )
+        gains = ", ".join(f"{arm} {cost}" for arm, (_, cost) in costs.items())
+        words.append(f"{training}, {mean_text(BASELINE, base)}, ahead of {gains}")
     text = f"{DEEP} stages: {'; '.join(words)} points{diverging(scores)}"
     return trend(context, all_of(outcomes), text, PAIRED, what="learning")

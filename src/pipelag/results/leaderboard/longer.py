@@ -10,7 +10,6 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.leaderboard.scores import (
     BASELINE,
     PAPER,
-    SPREAD,
     UNREMEDIED,
     Price,
     base_of,
@@ -20,6 +19,7 @@ from pipelag.results.leaderboard.scores import (
     lost,
     priced,
     score,
+    spread,
     unlearned,
 )
 from pipelag.results.verdict import Finding, Judge, judge
@@ -45,7 +45,7 @@ def table(context: Context) -> Drawn:
     columns += [Col(title, length, group="accuracy %, trained") for length, title in TITLES.items()]
     columns += [Col(title, f"lost {length}", group="below sequential, points") for length, title in TITLES.items()]
     notes = [
-        SPREAD,
+        spread(context),
         "Below sequential training of the same length: mean ± half the 95 % interval over seeds, paired.",
     ]
     notes += unlearned(context) + dashes(context)

@@ -11,7 +11,6 @@ from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.leaderboard.scores import (
     BASELINE,
     PAPER,
-    SPREAD,
     UNREMEDIED,
     Price,
     end_text,
@@ -19,6 +18,7 @@ from pipelag.results.leaderboard.scores import (
     lost,
     priced,
     score,
+    spread,
     unlearned,
 )
 from pipelag.results.verdict import Finding, Judge, judge
@@ -30,7 +30,6 @@ DEEPER: Sequence[str] = ("8", "16")
 DEPTHS: Sequence[str] = ("4", *DEEPER)
 WORDS: Sequence[str] = ("8",)  # stages of the Transformer
 NOTES = [
-    SPREAD,
     "Below sequential training with the same optimizer: mean ± half the 95 % interval over seeds, paired.",
     "PyTorch's NAdam raises the share of its momentum average in a step from half of beta1 on, so in runs of some "
     "thousand updates the newest gradient is a good part of every step.",
@@ -50,7 +49,7 @@ def table(context: Context) -> Drawn:
                 if arm != BASELINE:
                     row[f"lost {stages}"] = lost(partial(price, context, arm, optimizer, stages))
             rows.append(row)
-    notes = NOTES + unlearned(context)
+    notes = [spread(context), *NOTES, *unlearned(context)]
     columns = [Col("optimizer", "optimizer"), Col("method", "method"), Col("1 stage", "1", group="accuracy %")]
     columns += [Col(f"{stages} stages", stages, group="accuracy %") for stages in numbers[1:]]
     columns += [Col(f"{stages} stages", f"lost {stages}", group="below sequential, points") for stages in numbers[1:]]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import fmean
+from typing import TypeVar
 
 from pipelag.report.tables import Cell, Col
-from pipelag.results.context import Context
+from pipelag.results.context import Context, seeds_in_words
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import Difference, all_of, exact, logs_by_seed, trend, with_spread
-from pipelag.results.leaderboard.scores import PAIRED, above
+from pipelag.results.leaderboard.scores import PAIRED, above, spread
+from pipelag.results.learning import learned
 from pipelag.results.logs import RunLog
 from pipelag.results.verdict import Finding, NotLogged, judge, log_of
 
@@ -22,12 +24,21 @@ ROUNDING = 1e-5
 SHOWN = 2.0  # BLEU; networks that differ by less count as alike, and seeds that cannot exclude more decide nothing
 
 BySeed = dict[int, float]
+T = TypeVar("T")
 
 
-def by_seed(context: Context, value: Callable[[RunLog], float], **labels: str) -> BySeed:
+def by_seed(context: Context, value: Callable[[RunLog], T], **labels: str) -> dict[int, T]:
     """A value of each run with these labels, by seed; raises `NotLogged`, with the reason, if a seed has no log."""
     named = ", ".join(f"{key} {label}" for key, label in labels.items() if key != "what")
     return {seed: value(log) for seed, log in logs_by_seed(context, named, **labels).items()}
+
+
+def paired(ours: Mapping[int, T], theirs: Mapping[int, T]) -> tuple[dict[int, T], dict[int, T]]:
+    """The values of the seeds that both have; raises `NotLogged` if there is none."""
+    shared = [seed for seed in ours if seed in theirs]
+    if not shared:
+        raise NotLogged("the two networks have no seed in common")
+    return {seed: ours[seed] for seed in shared}, {seed: theirs[seed] for seed in shared}
 
 
 def bleu(log: RunLog) -> float:
@@ -49,9 +60,15 @@ def loss(log: RunLog) -> float:
 Key = tuple[str, str, str, str]  # pipeline, network, initial weights, the generator that translates
 
 
-def spread(values: list[float], digits: int) -> str | None:
-    """The mean, with the standard deviation if there are several values; None without any."""
-    return with_spread(values, f"{{:.{digits}f}}") if values else None
+def mean_of(context: Context, values: list[float], digits: int) -> str | None:
+    """The mean, with the standard deviation if there are several values, and their number where it is not the usual.
+
+    None without any value.
+    """
+    if not values:
+        return None
+    other = f" ({seeds_in_words(len(values))})" if len(values) != context.usual_seeds else ""
+    return with_spread(values, f"{{:.{digits}f}}") + other
 
 
 def row_of(context: Context, key: Key) -> dict[str, Cell]:
@@ -64,15 +81,15 @@ def row_of(context: Context, key: Key) -> dict[str, Cell]:
         return row | {"bleu": "left out" if any(item.arm.left_out for item in items) else None}
     ended = [log for log in logs if log.summary.get("final")]
     row |= {
-        "bleu": spread([bleu(log) for log in logs], 1),
-        "accuracy": spread([log.summary["final"]["accuracy"] for log in ended], 2),
-        "loss": spread([loss(log) for log in ended], 3),
+        "bleu": mean_of(context, [bleu(log) for log in logs], 1),
+        "accuracy": mean_of(context, [log.summary["final"]["accuracy"] for log in ended], 2),
+        "loss": mean_of(context, [loss(log) for log in ended], 3),
     }
     timed = context.log(what="pass", network=network)
     if timed is not None:
         row["milliseconds"] = sum(layer["forward_ms"] + layer["backward_ms"] for layer in timed.rows)
     if start == "ours":  # both networks computed the first minibatch from our initial weights
-        first = [loss(log) for log in context.logs(what="first", network=network)]
+        first = [loss(log) for log in context.logs(what="first", network=network) if log.summary.get("final")]
         row["first"] = fmean(first) if first else None
     return row
 
@@ -110,6 +127,8 @@ def notes(context: Context) -> list[str]:
     if counts:
         sizes = (f"{name} {size['parameters']:,} in {size['layers']} layers" for name, size in counts.items())
         sentences.append(f"Parameters with the sizes of transformer_iwslt_de_en: {', '.join(sizes)}.")
+    if any(item.log is not None for item in runs):
+        sentences.append(spread(context, "Loss at the end, accuracy, BLEU"))
     sentences.append(
         "Loss of the first minibatch: the mean over seeds, without dropout, both networks with our initial weights. "
         "Training loss at the end: since the evaluation before."
@@ -143,7 +162,7 @@ def same_first_loss(context: Context) -> Finding:
 
     Up to the rounding of float32 in two orders of summation.
     """
-    ours, theirs = (by_seed(context, loss, what="first", network=network) for network in NETWORKS)
+    ours, theirs = paired(*(by_seed(context, loss, what="first", network=network) for network in NETWORKS))
     off = {seed: abs(theirs[seed] - ours[seed]) / ours[seed] for seed in ours}
     why = ", ".join(f"seed {seed}: {ours[seed]:.7f} and {theirs[seed]:.7f}" for seed in ours)
     holds = max(off.values()) <= ROUNDING
@@ -158,17 +177,16 @@ def same_translations(context: Context) -> Finding:
     The run is trained with delays: it leaves uncertain translations, for which two beam searches could well differ.
     """
     same = {"what": "learning", "arm": STALE, "network": "ours", "start": "ours"}
-    evaluations: dict[str, dict[int, list[dict[str, float]]]] = {}
-    for writer in ("ours", "fairseq's"):
-        by_seed(context, bleu, **same, writer=writer)
-        items = context.select(**same, writer=writer)
-        evaluations[writer] = {
-            item.arm.seed: [row for row in item.log.rows if "bleu" in row] for item in items if item.log
-        }
-    ours, theirs = evaluations["ours"], evaluations["fairseq's"]
+
+    def evaluations(log: RunLog) -> list[dict[str, float]]:
+        return [row for row in log.rows if "bleu" in row]
+
+    ours, theirs = paired(*(by_seed(context, evaluations, **same, writer=writer) for writer in NETWORKS))
     if any([row["loss"] for row in rows] != [row["loss"] for row in theirs[seed]] for seed, rows in ours.items()):
         raise NotLogged("the two runs were not trained alike to the last bit, so they are not one network")
     pairs = [(seed, a, b) for seed, rows in ours.items() for a, b in zip(rows, theirs[seed], strict=True)]
+    if not pairs:
+        raise NotLogged("no evaluation of the two runs has a BLEU")
     alike = sum(a["bleu"] == b["bleu"] for _, a, b in pairs)
     why = f"{alike} of {len(pairs)} evaluations have the same BLEU"
     if alike < len(pairs):
@@ -185,14 +203,24 @@ def compared(context: Context, arm: str, network: str) -> BySeed:
     return by_seed(context, bleu, what="learning", arm=arm, network=network, start=network, writer=network)
 
 
+def learning(context: Context, arm: str, network: str) -> BySeed:
+    """`compared`; raises `NotLogged` if a run diverges or does not learn, as such networks are alike."""
+    labels = {"what": "learning", "arm": arm, "network": network, "start": network, "writer": network}
+    for log in context.logs(**labels):
+        if log.diverged_at is not None:
+            raise NotLogged(f"{arm} training of {network} network diverged at step {log.diverged_at:,}")
+    learned(context, f"{arm} training of {network} network", **labels)
+    return compared(context, arm, network)
+
+
 @judge(PAPER, RESULT, "bleu_not_told_apart")
 def bleu_not_told_apart(context: Context) -> Finding:
     """Holds if the interval of the difference in BLEU is within 2 (`SHOWN`); fails if it is wholly beyond.
 
     Each network has its own initial weights; seeds pair the runs because they choose the minibatches. If the interval
-    is too wide to exclude a difference of 2, the claim cannot be judged.
+    is too wide to exclude a difference of 2, or a run diverges or does not learn, the claim cannot be judged.
     """
-    ours, theirs = (compared(context, PLAIN, network) for network in NETWORKS)
+    ours, theirs = paired(*(learning(context, PLAIN, network) for network in NETWORKS))
     gap = Difference.of(theirs, ours)
     holds: bool | None = None
     if gap.error is not None and abs(gap.mean) - gap.error > SHOWN:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import fmean
+from math import inf
 from typing import Any
 
 from pipelag.report.frames import Axis, Lines
@@ -22,7 +22,6 @@ from pipelag.results.leaderboard.scores import (
     LAST,
     PAIRED,
     PAPER,
-    SPREAD,
     STYLES,
     UNREMEDIED,
     WITH,
@@ -35,9 +34,11 @@ from pipelag.results.leaderboard.scores import (
     meanings,
     place,
     priced,
+    ranked,
     rate_of,
     score,
     shared_seeds,
+    spread,
     unlearned,
     with_momentum,
 )
@@ -45,7 +46,6 @@ from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
 
 NOTES = [
-    SPREAD,
     "A method's own rate: of the rates tried for it, the one with the lowest mean final training loss over the seeds "
     "trained at each of them. Test accuracy plays no part in the choice.",
     "Cost: points of accuracy below sequential training, each at its own rate, over the seeds that both have.",
@@ -63,7 +63,7 @@ def searched(context: Context, arm: str) -> dict[str, dict[int, float]]:
     """A method's training losses by rate (its label) and seed, for the seeds that it has at every rate.
 
     Raises:
-        NotLogged: a run has no log, there is only one rate, or no seed has them all.
+        NotLogged: a run has no log, there is only one rate, no seed has them all, or all runs of these seeds diverge.
     """
     items = searched_of(context, arm)
     missing = dict.fromkeys(f"{rate_of(item):g}" for item in items if item.log is None)
@@ -77,18 +77,26 @@ def searched(context: Context, arm: str) -> dict[str, dict[int, float]]:
     shared = set.intersection(*map(set, losses.values()))
     if not shared:
         raise NotLogged(f"{arm} has no seed that is trained at each of its rates")
+    if all(of_seed[seed] == inf for of_seed in losses.values() for seed in shared):
+        raise NotLogged(f"{arm} diverges at each of its rates, so that none is chosen")
     return {rate: {seed: of_seed[seed] for seed in sorted(shared)} for rate, of_seed in losses.items()}
 
 
 def chosen(context: Context, arm: str) -> str:
-    """The label of the rate that the search finds for a method."""
+    """The label of the rate that the search finds for a method.
+
+    If a seed diverges at each rate, it is one of the rates at which the fewest seeds diverge (`ranked`).
+    """
     losses = searched(context, arm)
-    return min(losses, key=lambda rate: fmean(losses[rate].values()))
+    return min(losses, key=lambda rate: ranked(losses[rate].values()))
 
 
 def by_seed(context: Context, arm: str) -> dict[int, float]:
-    """The rate that the search would find from each seed alone."""
+    """The rate that the search would find from each seed alone; raises `NotLogged` if a seed diverges at each rate."""
     losses = searched(context, arm)
+    for seed in next(iter(losses.values())):
+        if all(of_seed[seed] == inf for of_seed in losses.values()):
+            raise NotLogged(f"{arm} diverges with seed {seed} at each of its rates, so that none is chosen")
     rates = {label: rate_of(context.select(arm=arm, rate=label)[0]) for label in losses}
     seeds = next(iter(losses.values()))
     return {seed: rates[min(losses, key=lambda rate: losses[rate][seed])] for seed in seeds}
@@ -114,7 +122,8 @@ def row_of(context: Context, arm: str) -> dict[str, Any]:
     row: dict[str, Any] = {"method": with_momentum(context, arm), "place": place([])}
     for label in context.values("rate"):
         items = context.select(arm=arm, rate=label)
-        row[f"at {label}"] = Accuracy.of(items).text() if any(item.log is not None for item in items) else None
+        text = Accuracy.of(items, usual=context.usual_seeds).text()
+        row[f"at {label}"] = text if any(item.log is not None for item in items) else None
     try:
         best = chosen(context, arm)
         _, cost = above(at_its_own(context, base_of(arm)), at_its_own(context, arm))
@@ -123,7 +132,7 @@ def row_of(context: Context, arm: str) -> dict[str, Any]:
     runs = context.select(arm=arm, rate=best)
     row |= {
         "rate": bounded(rate_of(runs[0]), {rate_of(item) for item in searched_of(context, arm)}),
-        "accuracy": Accuracy.of(runs).text(),
+        "accuracy": Accuracy.of(runs, usual=context.usual_seeds).text(),
         "place": place(runs),
     }
     return row | ({"cost": cost} if arm != base_of(arm) else {})
@@ -144,7 +153,7 @@ def table(context: Context) -> Drawn:
     for rate, label in sorted(rates.items()):
         columns.append(Col(f"{rate:g}", f"at {label}", group="accuracy at a rate of, %"))
     columns = [column for column in columns if any(column.of(row) is not None for row in rows)]
-    notes = NOTES + [LAST] * any(0 < row["place"][0] <= 1 for row in rows)
+    notes = [spread(context), *NOTES] + [LAST] * any(0 < row["place"][0] <= 1 for row in rows)
     notes += [BOUNDS] * any(str(row.get("rate", ""))[:1] in ("≤", "≥") for row in rows)
     notes += meanings(context.values("arm")) + unlearned(context) + dashes(context) + untried(context)
     return Drawn.tabled(context, rows, columns, notes)
@@ -242,12 +251,13 @@ def ahead_at_own(firsts: Sequence[str], others: Sequence[str], judged_at_common:
             raise NotLogged(f"each one's own rate is the common rate, so {judged_at_common} already judges these runs")
         rates = {arm: own_rate(context, arm) for arm in scores}
         ends = beyond(context, tuple(scores))
+        told = len(set(map(len, scores.values()))) > 1
         words: list[str] = []
         outcomes: list[bool | None] = []
         for first in firsts:
             costs = {arm: above(scores[first], scores[arm]) for arm in others}
             gains = ", ".join(f"minus {arm} (at {rates[arm]:g}): {cost}" for arm, (_, cost) in costs.items())
-            words.append(f"{mean_text(first, scores[first])} at {rates[first]:g}; {gains}")
+            words.append(f"{mean_text(first, scores[first], told)} at {rates[first]:g}; {gains}")
             outcomes += [
                 None if (first in ends if holds is False else arm in ends) else holds
                 for arm, (holds, _) in costs.items()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from statistics import fmean
 from typing import TypeVar
 
 from pipelag.results import colours
-from pipelag.results.context import Accuracy, Context
-from pipelag.results.judging import SEEDS, Difference, all_of, minus, trend
+from pipelag.results.context import Accuracy, Context, seeds_in_words
+from pipelag.results.judging import SEEDS, Difference, all_of, minus, spread_over, trend
 from pipelag.results.learning import LEAST_BLEU, best_bleu, learns_nothing
 from pipelag.results.logs import Item
 from pipelag.results.verdict import Finding, NotLogged, if_logged
@@ -31,7 +31,6 @@ STYLES = {
     "PipeMare T1+T2": (colours.PIPEMARE, 6),
     "LWP_w + SC": (colours.TWO_BW, 7),  # PipeDream-2BW's colour, since that method is not drawn here
 }
-SPREAD = "Accuracy: mean ± one standard deviation over seeds."
 MEANINGS = {  # of names, and of parts of names; docs/glossary.md says more
     "LWP": "LWP: linear weight prediction, along the optimizer's velocity (LWP_v) or the last step made (LWP_w)",
     "SC": "SC: spike compensation, a step with momentum's share of the updates that were missed",
@@ -64,6 +63,12 @@ def loss_of(item: Item) -> float:
     return inf if reached is None else reached
 
 
+def ranked(losses: Collection[float]) -> tuple[int, float]:
+    """The sort key of runs by training loss: how many diverge (their loss is infinite), then the mean of the others."""
+    ends = [loss for loss in losses if loss < inf]
+    return len(losses) - len(ends), fmean(ends) if ends else inf
+
+
 def shared_seeds(items: Iterable[Item], point: Callable[[Item], Hashable]) -> set[int]:
     """The seeds that every point of a figure has. point: what a run is a point of."""
     seeds: dict[Hashable, set[int]] = {}
@@ -90,9 +95,17 @@ def meanings(arms: Iterable[str]) -> list[str]:
     return [f"{'; '.join(explained)}."] if explained else []
 
 
+def spread(context: Context, what: str = "Accuracy") -> str:
+    """A table's note on what ± beside an accuracy, or beside another value (`what`), is."""
+    return spread_over(what, context.over_seeds)
+
+
 def dashes(context: Context) -> list[str]:
-    """A note on a table's dashes, the runs that the scale leaves out; empty if none are. The footer omits it then."""
-    why = context.left_out()
+    """A note on a table's dashes, the runs that the scale leaves out; empty if none are. The footer omits it then.
+
+    Further seeds of runs that have a log leave no dash; the footer names them.
+    """
+    why = replace(context, items=[i for i in context.items if i.log is not None or not context.seeded(i)]).left_out()
     return [f"–: not run here; {why}."] if why else []
 
 
@@ -140,7 +153,7 @@ def end_text(context: Context, **labels: str) -> str | None:
     items = context.logged(**labels)
     if not items:
         return None
-    accuracy = Accuracy.of(items)
+    accuracy = Accuracy.of(items, usual=context.usual_seeds)
     return accuracy.text() if accuracy.values else f"{len(items)} of {len(items)} diverge"
 
 
@@ -165,14 +178,21 @@ def above(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[bool | None, 
     return outcomes.pop() if len(outcomes) == 1 else None, words
 
 
-def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, float], str]:
+def cheaper(before: Price, after: Price) -> tuple[bool | None, tuple[float, float] | None, str]:
     """Whether an arm loses fewer points below its baseline in the second pair of baseline and arm than in the first.
 
     Returns the answer, both losses in points, and the difference in words, over the seeds with which none of the four
-    diverges. If any run diverges, the answer is None.
+    diverges. If any run diverges, the answer is None; if one does with each seed, the losses are None, too.
+
+    Raises:
+        NotLogged: the four have no seed in common.
     """
     every = (*before, *after)
     seeds = ended(*every)
+    if not seeds:
+        if not set.intersection(*map(set, every)):
+            raise NotLogged("the arms and their baselines have no seed in common")
+        return None, None, "unknown (with no seed do all of them finish)"
     prices = [{seed: minus(base[seed], arm[seed]) for seed in seeds} for base, arm in (before, after)]
     less = Difference.of(*prices)
     whole = all(value > 0 for values in every for value in values.values())
@@ -194,11 +214,21 @@ def diverging(ends: Mapping[str, Mapping[int, float]]) -> str:
     return f"; runs that diverge: {words}" if words else ""
 
 
-def mean_text(name: str, values: Mapping[int, float]) -> str:
-    """An arm and its mean over the runs that do not diverge, in words, with their number if some do."""
+def mean_text(name: str, values: Mapping[int, float], told: bool = False) -> str:
+    """An arm and its mean over the runs that do not diverge, in words, with their number if some do.
+
+    told: say the number of runs all the same, because it differs between arms.
+    """
     ends = [value for value in values.values() if value > 0]
-    some = f" (of {len(ends)} of {len(values)} seeds)" if len(ends) < len(values) else ""
+    some = f" ({seeds_in_words(len(ends))})" if told else ""
+    some = f" (of {len(ends)} of {len(values)} seeds)" if len(ends) < len(values) else some
     return f"{name} {fmean(ends):.2f} %{some}" if ends else f"{name} diverges"
+
+
+def means_text(ends: Mapping[str, Mapping[int, float]]) -> str:
+    """Arms and their means in words (`mean_text`); with the number of seeds if it differs between them."""
+    told = len(set(map(len, ends.values()))) > 1
+    return ", ".join(mean_text(name, values, told) for name, values in ends.items())
 
 
 def compared(
@@ -217,8 +247,7 @@ def compared(
 def judged(context: Context, pairs: Sequence[tuple[str, str]], **labels: str) -> Finding:
     """The finding on whether in each pair of arms the first ends above the second. labels: select the runs."""
     holds, words, ends = compared(context, pairs, **labels)
-    means = ", ".join(mean_text(arm, values) for arm, values in ends.items())
-    return trend(context, holds, f"{means}; {words}{diverging(ends)}", PAIRED, what="learning")
+    return trend(context, holds, f"{means_text(ends)}; {words}{diverging(ends)}", PAIRED, what="learning")
 
 
 def judged_runs(
@@ -258,8 +287,8 @@ def priced(context: Context, prices: Mapping[str, Mapping[str, Price]]) -> Findi
     for place, arms in prices.items():
         holds, costs, less = cheaper(*arms.values())
         outcomes.append(holds)
-        each = ", ".join(f"{arm} {cost:.2f}" for arm, cost in zip(arms, costs, strict=True))
-        words.append(f"{place}: {each}, {less}")
+        each = [f"{arm} {cost:.2f}" for arm, cost in zip(arms, costs, strict=True)] if costs else list(arms)
+        words.append(f"{place}: {', '.join(each)}, {less}")
         for arm, (base, end) in arms.items():
             scores |= {f"{place}, {arm}": end, f"{place}, sequential beside {arm}": base}
     text = f"points below sequential training: {'; '.join(words)}{diverging(scores)}"

@@ -45,10 +45,10 @@ def workers(context: Context) -> str:
 
 
 def asp_ratio(context: Context) -> Gain:
-    """ASP's time to the accuracy over PipeDream's. Raises `NotLogged` unless both reach it with every seed."""
+    """ASP's time to the accuracy over PipeDream's; raises `NotLogged` unless both reach it with every seed of both."""
     efficiency = asp(context)
-    runs = [*efficiency.first.values(), *(efficiency.second.get(seed) for seed in efficiency.first)]
-    if any(one is None or one.never for one in runs):
+    arms = efficiency.first, efficiency.second
+    if any(arm[seed].never for arm in arms for seed in arms[0].keys() & arms[1].keys()):
         raise NotLogged(f"{efficiency.text(PIPED, 'ASP')}: not reached by both with every seed")
     return efficiency.gain(1 / asp_speed(context))
 

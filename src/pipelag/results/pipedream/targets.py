@@ -117,14 +117,14 @@ class Efficiency:
         return Gain.of(self.first, second).evaluated.mean if second else None
 
     def gain(self, factor: float = 1.0) -> Gain:
-        """The second arm's epochs over the first's, multiplied by a factor, over seeds.
+        """The second arm's epochs over the first's, multiplied by a factor, over the seeds that both have.
 
         Raises:
-            NotLogged: with some seed the second arm never arrives, so the ratio is unknown.
+            NotLogged: with some seed the second arm never arrives, so the ratio is unknown; or they share no seed.
         """
-        come = [seed for seed, one in self.second.items() if seed in self.first and not one.never]
-        if not come or any(one.never for one in self.second.values()):
-            seeds = " with every seed" if come else ""
+        come = [not self.second[seed].never for seed in self.first if seed in self.second]
+        if not all(come):
+            seeds = " with every seed" if any(come) else ""
             raise NotLogged(f"{self.goal.text}: not reached by the arm that it is compared with{seeds}")
         return Gain.of(self.first, self.second, factor)
 
@@ -150,7 +150,15 @@ def compared(context: Context, goal: Goal, first: Mapping[str, str], second: Map
 
 
 def against_data_parallelism(context: Context, model: str) -> Efficiency:
-    """The epochs of PipeDream and of data parallelism to a model's target."""
+    """The epochs of PipeDream and of data parallelism to a model's target.
+
+    Raises:
+        NotLogged: a run has no log, or diverged.
+    """
+    for item in (item for arm in (PIPED, ALONE) for item in trainings(context, model=model, arm=arm)):
+        if item.log is not None and item.log.diverged_at is not None:
+            where = f"with seed {item.arm.seed}, at step {item.log.diverged_at:,}"
+            raise NotLogged(f"{model} under {item.arm.labels['arm']} diverged {where}")
     alone = {"model": model, "arm": ALONE}
     return compared(context, goal_of(context, model, alone), {"model": model, "arm": PIPED}, alone)
 

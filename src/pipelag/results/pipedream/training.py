@@ -10,7 +10,8 @@ from pipelag.report.tables import Cell, Col
 from pipelag.results.arrivals import BETWEEN, Gain
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing, not_logged
-from pipelag.results.judging import SEEDS, Difference, ahead, all_of, logs_by_seed, measured, sized, trend
+from pipelag.results.judging import SEEDS, Difference, ahead, all_of, measured, sized, trend, whole_runs
+from pipelag.results.learning import learned
 from pipelag.results.logs import Item, curve
 from pipelag.results.pipedream.entries import LANGUAGE, entries
 from pipelag.results.pipedream.targets import (
@@ -112,6 +113,7 @@ judge(PAPER, "figure_11", "as_many_epochs_here")(alike(VGG, trend))
 @judge(PAPER, "figure_11", "ends_alike_here")
 def ends_alike(context: Context) -> Finding:
     """Holds if the final accuracies of PipeDream and data parallelism are within two points, by the whole interval."""
+    learned(context, ALONE, arm=ALONE, model=VGG)
     gap = ahead(context, PIPED, ALONE, model=VGG)
     return trend(
         context, gap.within(-2, 2), f"PipeDream ends {gap.text()} points above", f"two points; {SEEDS}", model=VGG
@@ -262,11 +264,8 @@ def language_ends_alike(context: Context) -> Finding:
     """Holds if PipeDream's final perplexity is within two percent of data parallelism's, by the whole interval."""
     ends = []
     for arm in (PIPED, ALONE):
-        logs = logs_by_seed(context, f"{LANGUAGE} under {arm}", what="training", model=LANGUAGE, arm=arm)
-        finals = {seed: log.summary["final"] for seed, log in logs.items()}
-        if None in finals.values():
-            raise NotLogged(f"{LANGUAGE} under {arm} diverged")
-        ends.append({seed: final["perplexity"] for seed, final in finals.items()})
+        logs = whole_runs(context, f"{LANGUAGE} under {arm}", what="training", model=LANGUAGE, arm=arm)
+        ends.append({seed: log.summary["final"]["perplexity"] for seed, log in logs.items()})
     piped, alone = ends
     more = Difference.from_zero({seed: 100 * (piped[seed] / alone[seed] - 1) for seed in piped if seed in alone})
     why = f"PipeDream's final perplexity is {more.text()} % above"

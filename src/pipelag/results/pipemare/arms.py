@@ -7,7 +7,17 @@ from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import SEEDS, Difference, all_of, paired_means, sized, trend
-from pipelag.results.pipemare.quality import CHANCE, at_the_end, below, best, diverged, outcomes, outcomes_of, runs_of
+from pipelag.results.pipemare.quality import (
+    CHANCE,
+    at_the_end,
+    below,
+    best,
+    diverged,
+    diverging,
+    outcomes,
+    outcomes_of,
+    runs_of,
+)
 from pipelag.results.verdict import Finding
 
 DIVERGED = f"diverged: a loss that is no number, or an accuracy of at most {CHANCE:g} % at the end; every seed"
@@ -51,7 +61,7 @@ def higher(
         text = f"{task}: {arm} {means[0]:.1f}, {than} {means[1]:.1f}, a difference of {step.text()}"
         # A mean over the epochs already counts every evaluation.
         end = f", {at_the_end(context, arm, than, task=task, **labels)}" if measure is best else ""
-        texts.append(text + end)
+        texts.append(text + end + diverging(context, arm, than, task=task, **labels))
     labels |= {"task": tasks[0]} if len(tasks) == 1 else {}
     return trend(context, all_of(holds), f"{what}: {'; '.join(texts)}", SEEDS, **labels)
 

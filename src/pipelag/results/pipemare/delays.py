@@ -25,6 +25,7 @@ from pipelag.results.pipemare.quality import (
     at_the_end,
     below,
     best,
+    diverging,
     final,
     mean_text,
     metric,
@@ -177,7 +178,7 @@ def t2_worth_more(context: Context, task: str) -> Finding:
     means = paired_means(here, there)
     text = f"T2 adds {means[0]:.1f} with twice the stages, {means[1]:.1f} without: {step.text()} more"
     end = Difference.of(*(worth(context, task, split, final) for split in ("2", "1")))
-    text += f", at the last evaluation {end.text()}"
+    text += f", at the last evaluation {end.text()}{diverging(context, 'T1', 'T1+T2', task=task)}"
     return trend(context, step.above(), text, SEEDS, task=task)
 
 

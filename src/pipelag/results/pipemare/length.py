@@ -8,7 +8,8 @@ from itertools import pairwise
 from pipelag.report.tables import Cell, Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, gaps, text_of, trend
+from pipelag.results.judging import SEEDS, Difference, all_of, gaps, text_of, trend, whole_runs
+from pipelag.results.learning import learned
 from pipelag.results.pipemare.quality import BySeed, final, last_cell, mean_text
 from pipelag.results.verdict import Finding, judge
 
@@ -20,7 +21,8 @@ SLACK = 2.0  # points below Sync that count as reaching it
 
 
 def ends(context: Context, arm: str, length: str) -> BySeed:
-    """The final accuracies of an arm after training of a length, by seed; 0 for a diverged run."""
+    """The final accuracies of an arm after training of a length, by seed; raises `NotLogged` if a run diverged."""
+    whole_runs(context, f"{arm}, trained {length},", task=TASK, arm=arm, length=length)
     return final(context, task=TASK, arm=arm, length=length)
 
 
@@ -42,7 +44,12 @@ def length(context: Context) -> Drawn:
     for arm in context.values("arm"):
         row: dict[str, Cell] = {"arm": arm}
         for each in LENGTHS:
-            row[each] = last_cell(context, task=TASK, arm=arm, length=each)
+            where = {"task": TASK, "arm": arm, "length": each}
+            row[each] = last_cell(context, **where)
+            logs = context.logs(**where)
+            gone = sum(log.diverged_at is not None for log in logs)
+            if 0 < gone < len(logs):
+                row[each] = f"{row[each]}, {gone} of {len(logs)} diverged"
             if arm != SYNC:
                 row[f"below {each}"] = text_of(partial(above, context, SYNC, arm, each))
         rows.append(row)
@@ -79,6 +86,7 @@ def price_falls(context: Context) -> Finding:
 @judge(PAPER, "length", "reaches_sync_here")
 def reaches_sync(context: Context) -> Finding:
     """Holds if after the longest training T1+T2 ends at most two points below Sync, by the whole interval."""
+    learned(context, SYNC, task=TASK, arm=SYNC, length=NINE)
     gap = above(context, SYNC, MARE)
     why = f"{MARE} ends {gap.text()} points below {SYNC}"
     return trend(context, gap.below(SLACK), why, f"{SLACK:g} points; {SEEDS}", length=NINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -170,8 +171,9 @@ def last_cell(context: Context, **labels: str) -> str | None:
 
 
 def reasons(context: Context) -> list[str]:
-    """Notes on why runs are left out, by task."""
-    why = {item.arm.labels["task"]: item.arm.left_out for item in context.items if item.arm.left_out}
+    """Notes on why tasks are left out; the footer names runs that are left out of the others."""
+    why = {labels["task"]: item.arm.left_out for item in context.items if "task" in (labels := item.arm.labels)}
+    why = {task: text for task, text in why.items() if text and not context.logged(task=task)}
     return [f"{DATASET_OF.get(task, task)} left out: {text}" for task, text in why.items()]
 
 
@@ -214,6 +216,13 @@ CHOSEN = (
     "the best score is the highest of all test evaluations, as in the paper (section 4.1): where a curve "
     "fluctuates, it lies above the last value"
 )
+
+
+def diverging(context: Context, *arms: str, **labels: str) -> str:
+    """Which of these arms' runs diverged, in words, for a sentence that does not give their `outcomes`; or empty."""
+    some = [item for item in context.select(**labels) if item.arm.labels["arm"] in arms]
+    words = replace(context, items=some).counted(lambda log: log.diverged_at is not None)
+    return f"; diverged: {words}" if words else ""
 
 
 def outcomes_of(context: Context, *arms: str, **labels: str) -> str:

@@ -14,6 +14,7 @@ from pipelag.results.logs import Item
 from pipelag.results.pipemare.curves import learning, nothing
 from pipelag.results.pipemare.quality import (
     best,
+    diverging,
     equal,
     final,
     log_in,
@@ -156,5 +157,6 @@ def correction_matters(context: Context) -> Finding:
     text = (
         f"recomputation costs T1 {fmean(without.values()):.1f} BLEU on average, T1+T2 {fmean(with_t2.values()):.1f}: "
         f"{step.text()} more, at the last evaluation {end.text()}"
+        + diverging(context, "T1", "T1+T2", task="translation")
     )
     return trend(context, step.above(), text, SEEDS)

@@ -17,6 +17,7 @@ from pipelag.results.pipemare.quality import (
     at_the_end,
     below,
     best,
+    diverging,
     equal,
     final,
     outcomes,
@@ -105,6 +106,7 @@ def sooner(context: Context, task: str, arms: Sequence[str]) -> tuple[list[Diffe
     plain = area(context, task=task, arm="no correction")
     steps = {arm: Difference.of(area(context, task=task, arm=arm), plain) for arm in arms}
     text = ", ".join(f"{arm} {step.text()} above" for arm, step in steps.items())
+    text += diverging(context, "no correction", *arms, task=task)
     return list(steps.values()), f"mean score over the epochs {fmean(plain.values()):.1f} without correction, {text}"
 
 

@@ -25,6 +25,7 @@ from pipelag.results.pipemare.quality import (
     at_the_end,
     below,
     best,
+    diverging,
     evaluated,
     final,
     mean_text,
@@ -271,6 +272,7 @@ def loses_less(context: Context) -> Finding:
     less = Difference.of(*(gaps(*scores) for scores in ends.values()))
     lost = ", ".join(f"{m} by {Difference.of(*scores).text()}" for m, scores in ends.items())
     text = f"from P = {few.stages} to P = {many.stages} the best BLEU falls: {lost}; PipeMare's by {less.text()} less"
+    text += "".join(diverging(context, *ends, setup=each.setup, task="translation") for each in (few, many))
     return trend(context, less.above(), text, SEEDS, task="translation")
 
 

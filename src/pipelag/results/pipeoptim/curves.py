@@ -11,7 +11,7 @@ from typing import Any
 from pipelag.report.tables import Col
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, half_a_unit, sized, trend
+from pipelag.results.judging import ONE_MORE, SEEDS, Difference, all_of, gaps, half_a_unit, paired_means, sized, trend
 from pipelag.results.logs import Item
 from pipelag.results.pipeoptim.throughput import (
     ARMS,
@@ -73,15 +73,15 @@ def close_to_gpipe(context: Context) -> Finding:
     The means count because curves that align do so on their way, too. Close is within `CLOSE` points in the paper's
     runs and within `ABOUT_ELSEWHERE` in others.
     """
-    near, gaps = ABOUT_ELSEWHERE if context.shortfall() else CLOSE, []
+    near, steps = ABOUT_ELSEWHERE if context.shortfall() else CLOSE, []
     texts = []
     for place, how in (("end at", last), ("average over all evaluations", fmean)):
         pair = [scores(context, how, arm=arm) for arm in (OPTIM, GPIPE)]
-        gaps.append(Difference.of(*pair))
-        ours, theirs = (fmean(by_seed.values()) for by_seed in pair)
-        texts.append(f"{place} {ours:.2f} and {theirs:.2f}: {gaps[-1].text()} points")
+        steps.append(Difference.of(*pair))
+        ours, theirs = paired_means(*pair)
+        texts.append(f"{place} {ours:.2f} and {theirs:.2f}: {steps[-1].text()} points")
     why = f"{OPTIM} and {GPIPE} {'; they '.join(texts)}"
-    return trend(context, all_of(gap.within(-near, near) for gap in gaps), why, f"within {near:g} points; {SEEDS}")
+    return trend(context, all_of(step.within(-near, near) for step in steps), why, f"within {near:g} points; {SEEDS}")
 
 
 def stashing_below(context: Context, how: How = last, words: str = "") -> Finding:
@@ -265,12 +265,16 @@ def gain_of_vgg16(context: Context) -> Finding:
 def text_weight_prediction_gain(context: Context) -> Drawn:
     """The gains of weight prediction, a row per model."""
 
-    def mean(model: str, arm: str, kind: str) -> float | str | None:
+    def best_of(model: str, arm: str, kind: str) -> dict[int, float]:
         items = context.select(model=model, arm=arm, activations=kind)
-        if any(map(diverged, items)):
+        numbers = {item.arm.seed: one_number(item, max, metric_of(model)) for item in items}
+        return {seed: value for seed, value in numbers.items() if value is not None}
+
+    def mean(model: str, arm: str, kind: str) -> float | str | None:
+        if any(map(diverged, context.select(model=model, arm=arm, activations=kind))):
             return "diverged"  # the best value before that says nothing
-        best = [value for item in items if (value := one_number(item, max, metric_of(model))) is not None]
-        return fmean(best) if best else None
+        best = best_of(model, arm, kind)
+        return fmean(best.values()) if best else None
 
     rows = []
     for model in context.values("model"):
@@ -281,8 +285,9 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
         for kind in (RECOMPUTED, STORED):
             predicted, other = (mean(model, arm, kind) for arm in (OPTIM, VANILLA))
             row |= {f"{kind} {OPTIM}": predicted, f"{kind} {VANILLA}": other}
-            if isinstance(predicted, float) and isinstance(other, float):
-                row[f"{kind} gain"] = predicted - other
+            paired = gaps(*(best_of(model, arm, kind) for arm in (OPTIM, VANILLA)))
+            if isinstance(predicted, float) and isinstance(other, float) and paired:
+                row[f"{kind} gain"] = fmean(paired.values())
         rows.append(row | {"paper": context.result.reported.get(model)})
     rows.append({"model": "mean", "paper": context.result.reported["average"]})
     for kind in (RECOMPUTED, STORED):
@@ -295,8 +300,8 @@ def text_weight_prediction_gain(context: Context) -> Drawn:
         cols.append(Col("gain", f"{kind} gain", "{:+.2f}", group))
     cols.append(Col("gain, paper", "paper", "{:+.2f}"))
     notes = [
-        "Best test accuracies (%), means over a model's seeds; below, the mean of the models' gains. Recomputing, a "
-        "second forward reads the weights of the backward (ambiguity D18)."
+        "Best test accuracies (%), means over a model's seeds; gains, over those that both have; below, the mean of "
+        "the models' gains. Recomputing, a second forward reads the weights of the backward (ambiguity D18)."
     ]
     return Drawn.tabled(context, rows, cols, notes)
 

@@ -152,8 +152,11 @@ class Uneven(Difference):
 
 
 def over_all(each: Iterable[tuple[Values, Values]]) -> Difference:
-    """How far the first is above the second, averaged over models; `each` has both sides of a model, by seed."""
-    pairs = list(each)
+    """How far the first is above the second, averaged over models; `each` has both sides of a model, by seed.
+
+    Of a model those seeds count that both sides have.
+    """
+    pairs = [({seed: a[seed] for seed in a if seed in b}, {seed: b[seed] for seed in b if seed in a}) for a, b in each]
     if len({frozenset(side) for pair in pairs for side in pair}) == 1:
         return Difference.of(*(over_models(side) for side in zip(*pairs, strict=True)))
     by_model = [Difference.of(*pair) for pair in pairs]

@@ -12,7 +12,7 @@ from pipelag.report.tables import Col
 from pipelag.results import colours
 from pipelag.results.context import Context
 from pipelag.results.drawing import Drawn, drawing
-from pipelag.results.judging import SEEDS, Difference, all_of, logs_by_seed, ordered, sized, trend, with_spread
+from pipelag.results.judging import SEEDS, Difference, all_of, ordered, sized, trend, whole_runs, with_spread
 from pipelag.results.logs import RunLog
 from pipelag.results.spectrain.below import below_figures, below_tables
 from pipelag.results.spectrain.timing import share
@@ -43,8 +43,8 @@ def measured_rows(log: RunLog | None) -> list[dict[str, Any]]:
 
 
 def by_seed(context: Context, method: str = SPECTRAIN) -> dict[int, list[dict[str, Any]]]:
-    """A method's `measured_rows` by seed. Raises `NotLogged` if a seed has none."""
-    rows = {seed: measured_rows(log) for seed, log in logs_by_seed(context, method, arm=method).items()}
+    """A method's `measured_rows` by seed. Raises `NotLogged` if a seed has none, or diverged."""
+    rows = {seed: measured_rows(log) for seed, log in whole_runs(context, method, arm=method).items()}
     if not all(rows.values()):
         raise NotLogged(f"{method} has no logged distances")
     return rows

@@ -9,7 +9,7 @@ from itertools import chain
 from statistics import fmean
 
 from pipelag.report.tables import Col
-from pipelag.results.context import Context
+from pipelag.results.context import Context, seeds_in_words
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import (
     ONE_MORE,
@@ -20,6 +20,7 @@ from pipelag.results.judging import (
     half_a_unit,
     over_models,
     sized,
+    spread_over,
     trend,
     with_spread,
 )
@@ -149,7 +150,8 @@ def table_1(context: Context) -> Drawn:
             except NotLogged:
                 return None
             learns = not_learning(context, *row) if metric == "accuracy" else ""
-            return with_spread(values, digits(metric)) + learns
+            other = f" ({seeds_in_words(len(values))})" if len(values) != context.usual_seeds else ""
+            return with_spread(values, digits(metric)) + other + learns
 
         return cell
 
@@ -162,12 +164,11 @@ def table_1(context: Context) -> Drawn:
     cols = [Col("Model", lambda row: row[0]), Col("Scheme", lambda row: row[1])]
     for number, (title, metric) in enumerate(METRICS.items()):
         cols += [Col("paper", paper(number), digits(metric), title), Col("ours", ours(metric), group=title)]
-    seeds = {item.arm.seed for item in context.items}
     notes = [
         "PipeDream reads one version of the weights on all GPUs (vertical sync), as section 3.3 describes it; with "
         "stashing each GPU its own.",
         "Every accuracy printed is a multiple of 1/9,984: the paper evaluated 78 minibatches of 128.",
-        "Ours: mean ± one standard deviation over seeds." if len(seeds) > 1 else "Ours: one seed.",
+        spread_over("Ours", context.over_seeds),
         "A run that ends near chance does not learn; no claim is judged by an arm with such a run.",
         *below_tables(context),
     ]

@@ -11,7 +11,7 @@ import pandas as pd
 from pipelag.report.frames import Axis, Lines
 from pipelag.report.panels import MANY
 from pipelag.report.tables import Cell, Col, table
-from pipelag.results.context import Context
+from pipelag.results.context import Context, seeds_in_words
 from pipelag.results.drawing import Drawn, drawing
 from pipelag.results.judging import ahead, text_of
 from pipelag.results.logs import Item
@@ -45,11 +45,15 @@ def vector_of(context: Context, **labels: str) -> str | None:
 
 
 def drop_text(context: Context, arm: str, base: str = BASELINE, **labels: str) -> str | None:
-    """An arm's drop in accuracy below `base`: mean over seeds, half its 95 % interval; None if a run is missing."""
+    """An arm's drop in accuracy below `base`: mean over seeds, half its 95 % interval; None if a run is missing.
+
+    With the number of seeds if it is not the table's usual one.
+    """
     lost = if_logged(lambda: ahead(context, base, arm, **labels))
     if lost is None:
         return None
-    return f"{lost.mean:.2f}" + (f" ± {lost.error:.2f}" if lost.error is not None else "")
+    other = f" ({seeds_in_words(lost.seeds)})" if lost.seeds != context.usual_seeds else ""
+    return f"{lost.mean:.2f}" + (f" ± {lost.error:.2f}" if lost.error is not None else "") + other
 
 
 def unlogged(context: Context) -> list[str]:
@@ -61,7 +65,7 @@ def unlogged(context: Context) -> list[str]:
 def notes(context: Context, *more: str) -> list[str]:
     """A table's notes on our runs, in addition to the footer: missing logs and the spread over seeds; then `more`."""
     seeds = len({item.arm.seed for item in context.logged() if item.arm.spec.kind == "train"})
-    spread = [f"Accuracies: mean ± standard deviation over {seeds} seeds."] if seeds > 1 else []
+    spread = [f"Accuracies: mean ± standard deviation over {context.over_seeds}."] if seeds > 1 else []
     return [*unlogged(context), *spread, *more]
 
 

@@ -16,12 +16,13 @@ from pipelag.results.judging import (
     average,
     by_seed,
     gaps,
-    logs_by_seed,
     ordered,
     paired_means,
     sized,
     trend,
+    whole_runs,
 )
+from pipelag.results.learning import learned
 from pipelag.results.stale_weights.reading import (
     BASELINE,
     CONTROL,
@@ -43,6 +44,7 @@ def at_most(model: str, bound: float, arms: Sequence[str] = ()) -> Judge:
     half = 0.05
 
     def judged(context: Context) -> Finding:
+        learned(context, f"{BASELINE} {model}", model=model, arm=BASELINE)  # otherwise there is nothing to lose
         by_arm = drops(context, model, arms)
         holds = all_of(d.below(bound + half) for d in by_arm.values())
         tolerance = f"half a unit of the last printed digit, {half:g} points; {SEEDS}"
@@ -116,6 +118,7 @@ HALF_A_POINT = 0.5
 @judge(PAPER, "table_2", "alexnet_independent_of_stages")
 def alexnet_flat(context: Context) -> Finding:
     """Holds if any two of AlexNet's pipelined arms differ by less than half a point, by the whole interval."""
+    learned(context, f"{BASELINE} AlexNet", model="AlexNet", arm=BASELINE)
     arms = pipelined(context, "AlexNet")
     ends = {arm: by_seed(context, model="AlexNet", arm=arm) for arm in arms}
     apart = {f"{a} - {b}": Difference.of(ends[a], ends[b]) for a, b in combinations(arms, 2)}
@@ -178,6 +181,7 @@ rounding = partial(change, label="precision", kinds=PRECISIONS)  # the change by
 @judge(PAPER, "precision", "ends_alike_here")
 def ends_alike(context: Context) -> Finding:
     """Holds if the two precisions of each arm end within two points of one another, by the whole interval."""
+    learned(context, BASELINE, arm=BASELINE)
     changes = {arm: rounding(context, arm) for arm in context.values("arm")}
     holds = all_of(change.within(-2, 2) for change in changes.values())
     return trend(context, holds, f"bfloat16 minus float32, in points: {listed(changes)}", f"two points; {SEEDS}")
@@ -194,6 +198,7 @@ Values = Mapping[int, float]  # by seed
 @judge(PAPER, "precision", "costs_alike_here")
 def costs_alike(context: Context) -> Finding:
     """Holds if the drop of 8 stages differs by less than three points between precisions, paired over seeds."""
+    learned(context, BASELINE, arm=BASELINE)
     full, coarse = (costs(context, "8-stage", precision=name) for name in PRECISIONS)
     change = Difference.of(coarse, full)
     means = paired_means(full, coarse)
@@ -258,6 +263,7 @@ def rate_of_four(context: Context) -> Finding:
 @judge(PAPER, "control", "four_cost_little_here")
 def four_cost_little(context: Context) -> Finding:
     """Holds if 4 stages end at most two points below the control at their rate, by the whole interval."""
+    learned(context, CONTROL, arm=CONTROL)
     cost = at_equal_rates(context, "4-stage")
     return trend(context, cost.below(2), f"4 stages cost {cost.text()} points at their rate", f"two points; {SEEDS}")
 
@@ -265,7 +271,8 @@ def four_cost_little(context: Context) -> Finding:
 @judge(PAPER, "control_curves", "four_run_alike_here")
 def four_run_alike(context: Context) -> Finding:
     """Holds if the accuracies of 4 stages and of the control, averaged over all evaluations, are within two points."""
-    runs = [logs_by_seed(context, arm, arm=arm) for arm in (CONTROL, "4-stage")]
+    learned(context, CONTROL, arm=CONTROL)
+    runs = [whole_runs(context, arm, arm=arm) for arm in (CONTROL, "4-stage")]
     means = [{seed: fmean(row["accuracy"] for row in log.rows) for seed, log in logs.items()} for logs in runs]
     apart = Difference.of(*means)
     why = f"over all evaluations training without a pipeline is above 4 stages by {apart.text()} points"

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from pipelag.results.context import Context
 from pipelag.results.judging import all_of, sized
+from pipelag.results.learning import learned
 from pipelag.results.logs import RunLog
 from pipelag.results.stale_weights.reading import BASELINE, PAPER, as_run, every_log, pipelined
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
@@ -40,6 +41,7 @@ def alike(context: Context, arms: Sequence[str], to: Sequence[str], baseline: st
     iterations are alike at all three, fails if at none, and cannot be judged otherwise. Iterations are alike within a
     factor of 1.5, or within one evaluation.
     """
+    learned(context, baseline, arm=baseline, **labels)
     logs = {arm: every_log(context, arm=arm, **labels) for arm in dict.fromkeys([*to, *arms])}
     tolerance = f"{ALIKE:g} times as many or as few, at each of three distances; one evaluation more or less"
     lost_arms = unlearned(logs, every_log(context, arm=baseline, **labels))
@@ -82,6 +84,7 @@ def all_converge(context: Context) -> Finding:
 
     A curve is flat if the mean of its last tenth is within a point of the mean of the tenth before.
     """
+    learned(context, BASELINE, model="AlexNet", arm=BASELINE)
     logs = {arm: every_log(context, model="AlexNet", arm=arm) for arm in pipelined(context, "AlexNet")}
     tolerance = "a point between the last tenth of the evaluations and the tenth before; above half of the baseline"
     lost_arms = unlearned(logs, every_log(context, model="AlexNet", arm=BASELINE))

@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 
 from pipelag.results.context import Context
-from pipelag.results.judging import SEEDS, Difference, ahead, all_of, by_seed, logs_by_seed, sized, trend
+from pipelag.results.judging import SEEDS, Difference, ahead, all_of, by_seed, sized, trend, whole_runs
 from pipelag.results.stale_weights.claims_accuracy import halfway
 from pipelag.results.stale_weights.claims_convergence import alike
 from pipelag.results.stale_weights.reading import PAPER, as_run, listed, near
@@ -54,8 +54,8 @@ def jumps(context: Context) -> Finding:
 
 
 def curves(context: Context, arm: str) -> dict[int, dict[int, float]]:
-    """An arm's accuracy by seed and iteration; raises `NotLogged` if a seed is missing."""
-    logs = logs_by_seed(context, arm, arm=arm)
+    """An arm's accuracy by seed and iteration; raises `NotLogged` if a seed is missing or diverged."""
+    logs = whole_runs(context, arm, arm=arm)
     return {seed: {row["step"]: row["accuracy"] for row in log.rows} for seed, log in logs.items()}
 
 

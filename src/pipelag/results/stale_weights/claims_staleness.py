@@ -45,6 +45,8 @@ def falls(context: Context, points: Sequence[tuple[float, Mapping[int, float]]],
     y = [fmean(accuracies.values()) for accuracies in ends]
     why = f"{what}: {', '.join(f'{value:.2f}' for value in y)}"
     if len(y) in CRITICAL:
+        if len(set(y)) == 1:
+            raise NotLogged(f"{why}; all are equal, so that they have no ranks")
         rho, bound = rank_correlation(x, y), CRITICAL[len(y)]
         tolerance = (
             f"holds from Spearman's rank correlation of -{bound:g} on, the 5 % point (one-sided) of {len(y)} values; "

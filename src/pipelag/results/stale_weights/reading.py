@@ -79,7 +79,9 @@ def mean_gain(context: Context) -> Difference:
 
 
 def listed(differences: Mapping[str, Difference]) -> str:
-    """Differences as words for a sentence, with the number of seeds once at the end."""
+    """Differences as words for a sentence, with the number of seeds once at the end if it is the same for all."""
+    if len({d.seeds for d in differences.values()}) > 1:
+        return ", ".join(f"{name} {d.text()}" for name, d in differences.items())
     errors = {name: f" ± {d.error:.2f}" if d.error is not None else "" for name, d in differences.items()}
     words = ", ".join(f"{name} {d.mean:+.2f}{errors[name]}" for name, d in differences.items())
     seeds = min(d.seeds for d in differences.values())
