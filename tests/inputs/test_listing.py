@@ -244,7 +244,7 @@ def test_what_a_profile_would_ignore_or_break_over_is_refused(
         ("advise lenet5 --cluster c.yaml --batch 64 --model snn", "--model applies to a profile's file, and 'lenet5'"),
         (
             "digest README.md --check --tables x.y",
-            "--tables applies to the mark <!-- digest -->, and that of README.md",
+            "--tables applies to the mark <!-- digest -->, which README.md does not have",
         ),
     ],
 )

@@ -66,15 +66,15 @@ def main(args: argparse.Namespace) -> int:
     tables = SHOWN if args.tables is None else args.tables
     new = evidence.fill(text, scale, str(args.document))
     begins = list(BEGINS.finditer(new))
+    if args.tables is not None and (begins or evidence.BEGIN in text) and not any(mark[1] is None for mark in begins):
+        raise PipelagError(
+            f"--tables applies to the mark {BEGIN}, which {args.document} does not have: its marks say what to write; "
+            "leave --tables out"
+        )
     if begins or evidence.BEGIN not in text:
         if len(begins) != 1 or new.count(END) != 1 or new.index(END) < begins[0].end():
             raise PipelagError(
                 f"{args.document} needs the marks {BEGIN} (or {BRIEF}) and {END}, exactly once each and in this order"
-            )
-        if args.tables is not None and begins[0][1]:
-            raise PipelagError(
-                f"--tables applies to the mark {BEGIN}, and that of {args.document} says itself what to write: "
-                f"{begins[0][0]}; leave --tables out"
             )
         before, after = new[: begins[0].start()], new[new.index(END) + len(END) :]
         new = f"{before}{begins[0][0]}\n\n{content_of(begins[0][1], tables, scale)}\n{END}{after}"
