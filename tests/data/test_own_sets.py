@@ -15,6 +15,7 @@ from pipelag.data.text.labelled import LabelledText
 from pipelag.data.text.language import RunningText
 from pipelag.data.text.parallel import SPECIAL, Corpus
 from pipelag.errors import PipelagError
+from tests.data.samples import mirror
 
 LABELS = torch.tensor([0, 1, 1])
 TEXTS = torch.tensor([[2, 3], [3, 2], [0, 3]])
@@ -92,3 +93,22 @@ def test_inconsistent_sets_are_refused(make: Callable[..., Any], other: dict[str
 def test_options_out_of_range_are_refused(name: str, options: dict[str, Any], refusal: str) -> None:
     with pytest.raises(PipelagError, match=refusal):
         data.load(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("cifar10", "cifar-python-tar"),
+        ("tiny_imagenet", "tiny-imagenet-zip"),
+        ("imdb", "aclimdb-tar"),
+        ("tatoeba", "tsv-xz"),
+    ],
+)
+def test_a_layout_of_one_file_is_refused_with_two(
+    name: str, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = mirror(tmp_path / "m", {"a": b"1", "b": b"2"}, name=name, layout=layout)
+    monkeypatch.setenv("PIPELAG_MIRROR", str(folder))
+    monkeypatch.setenv("PIPELAG_DATA", str(tmp_path / "data"))
+    with pytest.raises(PipelagError, match=f"layout {layout} has one file, not 2: a, b"):
+        data.load(name)

@@ -11,7 +11,7 @@ from pipelag import models
 from pipelag.errors import PipelagError
 from pipelag.models.gpt import GPT
 from pipelag.partitioner.layouts import Machine
-from pipelag.theory.at_scale import gpt_profiles, network_profiles, numbers_of, study
+from pipelag.theory.at_scale import Network, gpt_profiles, network_profiles, numbers_of, study
 from pipelag.timing.loss import with_loss
 from pipelag.timing.roofline import roofline
 from pipelag.timing.sheets import data_sheet
@@ -80,7 +80,7 @@ def test_late_is_what_forwards_miss_and_the_gap_what_their_backwards_do_not(rows
 
 
 def test_a_networks_profile_is_the_rooflines_of_any_number_of_samples() -> None:
-    made = network_profiles({"model": {"name": "lenet5", "inputs": [{"shape": [1, 28, 28]}]}, "sheet": "v100"})
+    made = network_profiles(Network.model_validate({"name": "lenet5", "inputs": [{"shape": [1, 28, 28]}]}), "v100")
     with torch.device("meta"):
         model = with_loss(models.build("lenet5"))
         for samples in (1, 6, 16, 40):
@@ -113,7 +113,7 @@ def test_what_has_no_layout_says_what_cannot_be_divided() -> None:
 def test_gpus_that_share_a_layer_wait_for_each_others_activations() -> None:
     """Of 4 GPUs each sends three quarters of all activations, in as many steps as halve four to one."""
     machine = Machine(data_sheet("h100_bf16"), **OPTIONS["machine"])
-    alone, shared = (gpt_profiles(OPTIONS, machine)(2, gpus).layers for gpus in (1, 4))
+    alone, shared = (gpt_profiles(GPT(**SIZES), machine, OPTIONS["efficiency"])(2, gpus).layers for gpus in (1, 4))
     each = 3 / 4 * (2 * WORDS * W * 2) / 450e9 + 2 * 5e-6
     for one, part, times in zip(alone, shared, (1, 2, 2, 2, 2, 1), strict=True):
         for name in ("forward_ms", "backward_ms"):
@@ -142,8 +142,21 @@ def test_a_study_may_share_layers_and_state() -> None:
             {"tensor": [1, 2], "model": {"name": "lenet5", "inputs": [{"shape": [1, 28, 28]}]}},
             r"tensor is \[1, 2\], but only a GPT's layers can be shared; leave tensor out",
         ),
+        ({"model": {}}, "the setting 'name' of the model is missing"),
+        ({"model": {"gpt": SIZES, "name": "lenet5"}}, "unknown setting 'name' of the model; the keys are gpt"),
+        ({"model": {"gpt": SIZES | {"blocks": 0}}}, "the setting 'gpt.blocks' of the model is 0; it should be 1 or"),
+        ({"model": {"gpt": SIZES | {"heads": 3}}}, "a width of .* cannot be divided into 3 equal heads"),
+        (
+            {"model": {"name": "lenet5", "inputs": [{"shape": [3, 28, 28]}]}},
+            r"model 'lenet5' cannot take inputs of the shapes \[\[3, 28, 28\]\]",
+        ),
     ],
 )
-def test_what_cannot_be_shared_is_refused(changed: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_be_shared_or_built_is_refused(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PipelagError, match=sentence):
         list(study(OPTIONS | changed, 0))
+
+
+def test_products_run_at_the_peak_rate_unless_told_otherwise() -> None:
+    told = next(study(OPTIONS | {"efficiency": 1.0}, 0))
+    assert next(study({name: value for name, value in OPTIONS.items() if name != "efficiency"}, 0)) == told

@@ -68,8 +68,11 @@ class GPT(Typed):
             tensor: the GPUs that share every layer.
 
         Raises:
-            PipelagError: so many GPUs cannot share the heads or the words of a sequence equally.
+            PipelagError: the heads do not divide the width, or so many GPUs cannot share the heads or the words of a
+                sequence equally.
         """
+        if self.width % self.heads:
+            raise PipelagError(f"a width of {self.width} cannot be divided into {self.heads} equal heads")
         for what, size in (("heads", self.heads), ("words of a sequence", self.context)):
             if size % tensor:
                 raise PipelagError(f"{tensor} GPUs cannot share {size} {what} equally; tensor should divide them")

@@ -11,6 +11,8 @@ from functools import lru_cache, partial
 from math import ceil, log2
 from typing import Any
 
+from pydantic import Field
+
 from pipelag.errors import PipelagError
 from pipelag.methods import Method, get
 from pipelag.models.gpt import GPT
@@ -20,6 +22,7 @@ from pipelag.partitioner.options import InputOptions
 from pipelag.timing.costs import ring_seconds
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.sheets import data_sheet
+from pipelag.typed import Options, Typed, checked
 
 METHODS = {
     "data parallelism": None,
@@ -41,6 +44,30 @@ REHEARSED = ((1, 4, 4), (2, 4, 4), (4, 4, 4))
 SMALL, LARGE = 1, 16  # samples of the two profiles from which times and bytes are interpolated and extrapolated
 
 
+class OfGPT(Typed):
+    """The option `model` for a GPT."""
+
+    gpt: GPT
+
+
+class Network(Typed):
+    """The option `model` for a registered model."""
+
+    name: str
+    options: Options = {}
+    inputs: list[InputOptions] = Field(min_length=1)
+
+
+def subject_of(model: Mapping[str, Any]) -> GPT | Network:
+    """What the option `model` names.
+
+    Raises:
+        PipelagError: it names neither a GPT nor a model with its inputs, or has a key or a value that is wrong.
+    """
+    kind = "setting of the model"
+    return checked(OfGPT, model, kind).gpt if "gpt" in model else checked(Network, model, kind)
+
+
 def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     """A row per method and number of GPUs, after one for the model; options: `pipelag.runs.kinds.options.AtScale`.
 
@@ -53,8 +80,12 @@ def study(options: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     """
     sheet = data_sheet(options["sheet"])
     machine = Machine(sheet, **options["machine"])
-    mixed = options["model"].get("gpt") is not None
-    profile = gpt_profiles(options, machine) if mixed else network_profiles(options)
+    model = subject_of(options["model"])
+    mixed = isinstance(model, GPT)
+    if isinstance(model, GPT):
+        profile = gpt_profiles(model, machine, options.get("efficiency", 1.0))
+    else:
+        profile = network_profiles(model, options["sheet"])
     sharded = options.get("sharded", False)
     work = Work(profile, options["batch"], 2 if mixed else 4, options.get("summed"), sharing(options), sharded)
     layers = profile(1, 1).layers
@@ -165,13 +196,13 @@ def numbers_of(name: str | None, mixed: bool) -> Numbers:
     return Numbers(GRADIENT, state, (first, inner, last))
 
 
-def gpt_profiles(options: Mapping[str, Any], machine: Machine) -> Callable[[int, int], Profile]:
+def gpt_profiles(gpt: GPT, machine: Machine, efficiency: float) -> Callable[[int, int], Profile]:
     """(Samples, GPUs that share every layer) -> a GPU's profile of a GPT, from its formulas.
 
     Matrix products run at `efficiency` of the peak rate. GPUs that share a layer wait for its collectives, rings over
     the links inside a server: of G GPUs each sends (G-1)/G of the activations, with the latency log2(G) times.
     """
-    gpt, rate = GPT.model_validate(options["model"]["gpt"]), machine.sheet.flops * options["efficiency"]
+    rate = machine.sheet.flops * efficiency
 
     @lru_cache(maxsize=256)
     def profile(samples: int, tensor: int) -> Profile:
@@ -195,26 +226,30 @@ def gpt_profiles(options: Mapping[str, Any], machine: Machine) -> Callable[[int,
     return profile
 
 
-def network_profiles(options: Mapping[str, Any]) -> Callable[[int, int], Profile]:
-    """(Samples, 1) -> profile of a network, on the straight line through its rooflines for `SMALL`, `LARGE` samples."""
+def network_profiles(network: Network, sheet: str) -> Callable[[int, int], Profile]:
+    """(Samples, 1) -> profile of a network, on the straight line through its rooflines for `SMALL`, `LARGE` samples.
+
+    Raises:
+        PipelagError: an unknown model or option, or inputs that the model cannot take.
+    """
     import torch
 
     from pipelag.models import build
+    from pipelag.models.taking import taking
     from pipelag.timing.loss import with_loss
     from pipelag.timing.roofline import roofline
 
-    network = options["model"]
-    inputs = [InputOptions.model_validate(one) for one in network["inputs"]]
     with torch.device("meta"):
-        model = with_loss(build(network["name"], **network.get("options", {})))
+        model = with_loss(build(network.name, **network.options))
+    shapes = f"inputs of the shapes {[list(one.shape) for one in network.inputs]}"
 
     def made(samples: int) -> Profile:
-        with torch.device("meta"):
+        with torch.device("meta"), taking(network.name, shapes):
             values = tuple(
                 torch.empty(samples, *one.shape, dtype=torch.long if one.of == "words" else torch.float)
-                for one in inputs
+                for one in network.inputs
             )
-            return roofline(model, values if len(values) > 1 else values[0], options["sheet"])
+            return roofline(model, values if len(values) > 1 else values[0], sheet)
 
     few, many = made(SMALL).layers, made(LARGE).layers
 

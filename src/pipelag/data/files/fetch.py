@@ -52,6 +52,13 @@ class Release:
         return f"{self.layout if self.verified else 'not verified'} {self.fingerprint}"
 
 
+def only(paths: Sequence[Path], layout: str) -> Path:
+    """The file of a layout that has one file; raises `PipelagError` if a mirror's manifest lists several."""
+    if len(paths) != 1:
+        raise PipelagError(f"layout {layout} has one file, not {len(paths)}: {', '.join(path.name for path in paths)}")
+    return paths[0]
+
+
 def data_folder() -> Path:
     """The folder of downloads and decoded data: `PIPELAG_DATA`, or `data/downloads` in the working directory."""
     return Path(os.environ.get("PIPELAG_DATA") or "data/downloads")

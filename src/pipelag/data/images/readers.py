@@ -18,7 +18,7 @@ from pipelag.compat.bars import Bar
 from pipelag.data.files.archives import members
 from pipelag.data.files.compressed import decompressed, reason, utf8
 from pipelag.data.files.decoded_cache import decoded_once
-from pipelag.data.files.fetch import data_folder, fetch
+from pipelag.data.files.fetch import data_folder, fetch, only
 from pipelag.data.images import cifar
 from pipelag.data.images.dataset import Dataset
 from pipelag.errors import PipelagError, unknown
@@ -109,7 +109,7 @@ def read_idx(path: Path) -> Bytes:
 
 def cifar_python_tar(paths: Sequence[Path]) -> Decoded:
     """CIFAR-10 or CIFAR-100 (fine labels) as published: pickled batches in a tar archive."""
-    (archive,) = paths
+    archive = only(paths, "cifar-python-tar")
     classes, parts = cifar.read(archive)
     (train, train_labels), (test, test_labels) = (tuple(map(torch.from_numpy, part)) for part in parts)
     return Decoded(classes, train, train_labels, test, test_labels)
@@ -141,7 +141,7 @@ def tiny_imagenet_zip(paths: Sequence[Path]) -> Decoded:
     Labels number the sorted WordNet ids in the release. The images of `test/` have no labels and are left out. Grey
     images become RGB. A class is called by the first name that `words.txt` gives it.
     """
-    (archive,) = paths
+    archive = only(paths, "tiny-imagenet-zip")
     files: dict[str, list[tuple[str, str, bytes]]] = {"train": [], "test": []}
     images: dict[str, bytes] = {}
     texts: dict[str, list[list[str]]] = {"val_annotations.txt": [], "words.txt": []}

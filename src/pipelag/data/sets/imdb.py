@@ -11,7 +11,7 @@ from pathlib import Path
 from pipelag.data.files.archives import members
 from pipelag.data.files.compressed import decompressed, utf8
 from pipelag.data.files.decoded_cache import decoded_once
-from pipelag.data.files.fetch import data_folder, fetch
+from pipelag.data.files.fetch import data_folder, fetch, only
 from pipelag.data.text.labelled import Example, LabelledText, numbered
 from pipelag.errors import PipelagError, unknown
 
@@ -71,7 +71,7 @@ def imdb(
 
 def aclimdb_tar(paths: Sequence[Path]) -> Parts:
     """The archive as published: `aclImdb/<part>/<neg or pos>/<number>_<rating>.txt`."""
-    (archive,) = paths
+    archive = only(paths, "aclimdb-tar")
     parts: Parts = {"train": [], "test": []}
     for name, content in members(archive, wanted=lambda name: _REVIEW.search(name) is not None):
         match = _REVIEW.search(name)

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from pipelag.data.files.archives import members
 from pipelag.data.files.compressed import decompressed, utf8
-from pipelag.data.files.fetch import Release
+from pipelag.data.files.fetch import Release, only
 from pipelag.data.text.parallel import Pair, pairs_of
 from pipelag.errors import PipelagError, unknown
 
@@ -106,8 +106,7 @@ def english_german(release: Release) -> list[Pair]:
     if release.layout == "anki-zip":
         content = contents(release, (), (r"(?:^|/)deu\.txt$",))[r"(?:^|/)deu\.txt$"]
     elif release.layout == "tsv-xz":
-        (path,) = release.paths
-        content = decompressed(path)
+        content = decompressed(only(release.paths, "tsv-xz"))
     else:
         raise unknown(f"layout of {release.dataset} in {release.origin}:", release.layout, ("anki-zip", "tsv-xz"))
     rows = [line.split("\t") for line in text_of(content, release.title)]

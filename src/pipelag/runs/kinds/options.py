@@ -358,7 +358,7 @@ class AtScale(Typed):
 
     model: dict[str, Any]
     batch: int = Field(ge=1, le=MOST_BATCH)
-    gpus: list[Annotated[int, Field(ge=1, le=65536)]]
+    gpus: list[Annotated[int, Field(ge=1, le=65536)]] = Field(min_length=1)
     sheet: str
     efficiency: float = Field(default=1.0, gt=0, le=1)
     summed: int | None = Field(default=None, ge=1, le=8)
