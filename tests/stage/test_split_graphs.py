@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import torch
+from torch import nn
 
 from pipelag.stage.recompute import backward_through
 from pipelag.stage.split import Later, backward_to_inputs
@@ -121,9 +122,28 @@ def test_gradients_are_added_in_the_order_of_the_microbatches() -> None:
 
 def test_a_part_of_a_gradient_keeps_the_whole() -> None:
     """What arrives at the linear layer is a part of what arrived at the join, as in a densely connected network."""
-    layer, x = torch.nn.Linear(SIZE, SIZE), torch.randn(SIZE, SIZE, requires_grad=True)
+    layer, x = nn.Linear(SIZE, SIZE), torch.randn(SIZE, SIZE, requires_grad=True)
     value = entering(x)
     output = torch.cat([layer(value), torch.tanh(value)], 1).sin()
     _, left = backward_to_inputs(output, (torch.ones_like(output),), x)
     (kept,) = left.parts[0].gradients
     assert kept.shape == (SIZE, SIZE) and left.bytes == kept.untyped_storage().nbytes() == 2 * kept.nbytes
+
+
+def test_a_layer_that_torch_has_compiled() -> None:
+    """Its backward may overwrite what the forward has saved, and is run once."""
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(SIZE, SIZE), nn.GELU(), nn.LayerNorm(SIZE), nn.Linear(SIZE, SIZE))
+    layers = nn.Sequential(nn.Linear(SIZE, SIZE), torch.compile(inner, backend="aot_eager"), nn.Tanh())
+    x, gradient, found = torch.randn(3, SIZE, requires_grad=True), torch.randn(3, SIZE), []
+    for split in (False, True):
+        output = layers(entering(x))
+        if split:
+            arrived, left = backward_to_inputs(output, (gradient,), x)
+            left.accumulate()
+        else:  # the backward is compiled now, for a graph that is not kept
+            arrived = backward_through(output, (gradient,), x)
+        found.append([*arrived, *(p.grad for p in layers.parameters())])
+        layers.zero_grad()
+        x.grad = None
+    assert alike(*found)

@@ -17,8 +17,10 @@ reads it or not, and the stage's input. What was saved after the last fork is fr
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -114,9 +116,10 @@ def backward_to_inputs(
         return (None,) * len(received), Later([starts] if used else [])
     early, beside, late = shared_out(graph, starts)
     asked = [GradientEdge(leaf, 0) for leaf in (*entrances, *early)] + [edge for edges, _ in late for edge in edges]
-    found = iter(
-        torch.autograd.grad([t for t, _ in used], asked, starts.gradients, retain_graph=True, allow_unused=True)
-    )
+    with as_if_kept(graph):
+        found = iter(
+            torch.autograd.grad([t for t, _ in used], asked, starts.gradients, retain_graph=True, allow_unused=True)
+        )
     left = Later(beside)
     waiting = set[Node]().union(*(one.leaves for one in before)) if early else ()
     with torch.no_grad():
@@ -130,6 +133,17 @@ def backward_to_inputs(
         if arrived:
             left.parts.append(Part([edge for edge, _ in arrived], [gradient for _, gradient in arrived], leaves))
     return tuple(t.grad for t in received), left
+
+
+def as_if_kept(graph: Graph) -> AbstractContextManager[None]:
+    """A context for B.
+
+    A backward compiled by `torch.compile` may overwrite what its forward has saved, and therefore refuses to run if the
+    graph is kept. Here only other nodes run again: those of autograd functions run once.
+    """
+    if not any(type(node).__name__ == "CompiledFunctionBackward" for node in graph.after):
+        return nullcontext()
+    return importlib.import_module("torch._functorch.config").patch(donated_buffer=False)  # type: ignore[no-any-return]
 
 
 def add(node: Node, gradient: torch.Tensor) -> None:

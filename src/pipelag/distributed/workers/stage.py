@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from pipelag.data.split import split
 from pipelag.distributed.checkpoints import CheckpointWriter
@@ -152,7 +152,7 @@ class StageState:
         minibatch, j = divmod(m, self.microbatches)
         if self.split.get(what, (-1,))[0] != minibatch:
             whole = getattr(self.batches, what)(self.assignment.start + minibatch)
-            self.split[what] = (minibatch, split(whole, self.microbatches))
+            self.split[what] = (minibatch, tree_map(uncounted, split(whole, self.microbatches)))
         return self.split[what][1][j]
 
     def load(self, kind: str, m: int, lags: Sequence[tuple[int, ...]]) -> None:
@@ -356,6 +356,15 @@ class StageState:
             later = self.until_w_bytes + self.left_bytes if self.splits else 0
             by_kind = {"F": (whole, 0), "B": (0, whole - later), "W": (0, later)}
         return {(kind, self.stage): change for kind, change in by_kind.items()}
+
+
+def uncounted(value: Any) -> Any:
+    """A tensor of a minibatch, whose changes in place autograd counts by itself.
+
+    Microbatches are views of one minibatch, and minibatches often of one data set. Their changes would count as changes
+    of one another, and a first layer in place would fail while several are under way.
+    """
+    return value.data if isinstance(value, torch.Tensor) and not value.requires_grad else value
 
 
 def sizes_of(values: Iterable[Any]) -> dict[int, int]:
