@@ -32,7 +32,7 @@ def training(folder: Path, phases: list[Phase], make: Any = sgd) -> RealTraining
     """As one of two workers has it."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    job: Any = SimpleNamespace(rank=0, world=2, device=torch.device("cpu"), uneven=False)
+    job: Any = SimpleNamespace(rank=0, world=2, device=torch.device("cpu"), shared=False, uneven=False)
     store = Checkpoints(folder, frozenset({4, 8}))
     return RealTraining(job, model, phases, make, LOSS, rate=lambda step: 1.0, seed=0, checkpoints=store)
 
