@@ -159,7 +159,7 @@ def test_a_speed_run_is_refused_before_workers_open_the_data(
     phase: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speed, "everywhere", lambda *args, **more: pytest.fail("workers were started"))
-    spec = trained({"name": "digits"}) | {"kind": "speed", "workers": 3, "evaluate_every": 0}
+    spec = trained({"name": "digits"}) | {"kind": "speed", "executor": "real", "workers": 3, "evaluate_every": 0}
     spec |= {"phases": [{"method": "pipedream", "cuts": [1, 2], **phase}]}
     with pytest.raises(PipelagError, match=sentence):
         carry_out(read_spec(json.dumps(spec), None), tmp_path, "cpu", 1)
