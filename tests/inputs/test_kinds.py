@@ -152,7 +152,7 @@ def test_a_device_that_is_none_is_refused_where_none_is_used(kind: dict[str, Any
     [
         ({"steps": 10}, "^blocks of 10 steps are too short for a pipeline that takes 5 steps to fill; use .* of 11 or"),
         ({"steps": 20, "replicas": [2, 1, 1]}, r"^the replicas \[2, 1, 1\] need 4 workers, not 3"),
-        ({"steps": 20, "method": "hogwild"}, "^method 'hogwild' draws its delays at random"),
+        ({"steps": 20, "method": "hogwild"}, "method 'hogwild' draws its delays at random"),
     ],
 )
 def test_a_speed_run_is_refused_before_workers_open_the_data(
