@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -122,22 +121,6 @@ def apart_from_weights(value: Any, stage: nn.Module) -> Any:
     places = {place_of(weight) for weight in stage.parameters()} - {0}
     copied = tuple(t.clone() if place_of(t) in places else t for t in tensors)
     return copied if isinstance(value, tuple) else copied[0]
-
-
-def answered_alike(value: Any) -> Any:
-    """A stage's output, whose gradient will come in the output's memory layout, as a message between workers has it.
-
-    A later stage may leave it transposed or expanded, and sums over it (a bias's gradient) would be rounded otherwise.
-    """
-    for tensor in as_tuple(value):
-        if tensor.grad_fn is not None:
-            tensor.register_hook(partial(in_layout, torch.channels_last if in_channels_last(tensor) else None))
-    return value
-
-
-def in_layout(layout: torch.memory_format | None, gradient: torch.Tensor | None) -> torch.Tensor | None:
-    """A gradient without gaps, contiguous or in this layout; autograd may call a hook without a gradient."""
-    return None if gradient is None else gradient.contiguous(memory_format=layout or torch.contiguous_format)
 
 
 def in_channels_last(tensor: torch.Tensor) -> bool:

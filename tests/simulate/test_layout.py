@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import pipelag
-from pipelag.tensors import answered_alike
+from pipelag.simulate.layouts import Layouts
 from tests.toy import equal
 
 
@@ -47,8 +47,11 @@ def test_a_gradient_comes_back_laid_out_as_the_output(layout: torch.memory_forma
     weight = torch.ones(2, 3, 4, 5, requires_grad=True)
     output = (2 * weight).contiguous(memory_format=layout)
     seen: list[torch.Tensor] = []
-    assert answered_alike((output, weight))[1] is weight  # a leaf keeps no hook
+    layouts = Layouts()
+    assert layouts.answered_alike((output, weight), 1)[1] is weight  # a leaf keeps no hook
     assert not weight._backward_hooks
     output.register_hook(seen.append)
     output.backward(torch.ones(5, 4, 3, 2).permute(3, 2, 1, 0))
-    assert seen[0].stride() == output.stride()
+    assert seen[0].stride() == output.stride() and layouts.otherwise == {1}
+    layouts.examining = False
+    assert layouts.answered_alike(2 * weight, 2)._backward_hooks is None  # no gradient has come otherwise there

@@ -28,8 +28,9 @@ from pipelag.results.leaderboard.scores import (
 from pipelag.results.learning import learned
 from pipelag.results.logs import Item, RunLog
 from pipelag.results.verdict import Finding, Judge, NotLogged, judge
-from pipelag.runs import speedup
 from pipelag.runs.spec import PhaseSpec
+from pipelag.runs.speedup import speedups
+from pipelag.runs.speedup import spread as spread_of
 from pipelag.timing.layers import LayerTime, Profile
 from pipelag.timing.timed import Timing, time_schedule
 
@@ -123,7 +124,7 @@ def row_of(context: Context, arm: str, profile: Profile | None) -> dict[str, Cel
     for what in MEASURED:
         measured = context.log(what=what, arm=arm)
         if measured is not None:
-            row[what] = speedup.spread(speedup.speedups(measured.rows, "pipelined"))
+            row[what] = spread_of(speedups(measured.rows, "pipelined"))
     return row
 
 
