@@ -24,6 +24,7 @@ from pipelag.randomness import seed_stage
 from pipelag.simulate.graphs import Graphs
 from pipelag.simulate.grouped import Grouped, Lags
 from pipelag.simulate.late import LateGradients
+from pipelag.simulate.layouts import Layouts
 from pipelag.simulate.rounds import Buffers, Rounds
 from pipelag.stage import together
 from pipelag.stage.flat_step import FlatStep
@@ -36,7 +37,7 @@ from pipelag.stage.rounded import Examined, Masters, computing, differentiating,
 from pipelag.stage.showing import BROKEN, Copies
 from pipelag.stage.weights import publish
 from pipelag.stage.where import noted
-from pipelag.tensors import BuffersRead, answered_alike, apart_from_weights, crossing, entering, kept_whole, trainable
+from pipelag.tensors import BuffersRead, apart_from_weights, crossing, entering, kept_whole, trainable
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -114,6 +115,7 @@ class SimulatedPipeline:
         self.moved = [(number, weights) for number, weights in enumerate(self.weights) if weights.plain]
         self.made = [weights for _, weights in self.moved if weights.readings]  # stages that predict or correct
         self.graphs, self.grouped, self.examined = Graphs(graphs), Grouped(self, grouped), Examined()
+        self.layouts = Layouts()
 
     def version(self, index: int, m: int, lags: Sequence[Sequence[int]]) -> tuple[int, int]:
         """(version, index in the update's period) of what a pass of the phase's microbatch m reads at a stage."""
@@ -138,7 +140,7 @@ class SimulatedPipeline:
     def _step(self, step: int, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
         t = step - self.start
         if due(t):
-            self.examined.over = False
+            self.examined.over, self.layouts.examining = False, True
             for guard in self.guards:
                 guard.unseen = True
         self.set_rates(t)
@@ -155,6 +157,7 @@ class SimulatedPipeline:
             total = self.grouped.loss(self, t, inputs, targets, reads)
         if total is None:
             total = self.by_microbatches(t, inputs, targets, reads)
+        self.layouts.examining = False
         self.update(step)
         self._observed("end", t)
         return total
@@ -251,9 +254,9 @@ class SimulatedPipeline:
 
     def _handed_on(self, value: Any, number: int) -> Any:
         """A stage's output as the next stage gets it; the last stage's output as it is."""
-        if number == len(self.stages):
-            return value
-        return answered_alike(apart_from_weights(crossing(value, number), self.stages[number - 1]))
+        if number < len(self.stages):
+            value = apart_from_weights(crossing(value, number), self.stages[number - 1])
+        return self.layouts.answered_alike(value, number) if number < len(self.stages) else value
 
     def _alike(self, index: int, m: int, reads: Lags) -> bool:
         """Whether a stage may skip recomputing microbatch m, since its backward reads what its forward read."""
