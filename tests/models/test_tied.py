@@ -28,11 +28,12 @@ class Language(nn.Module):
             self.head.weight = self.embed.weight
         else:
             self.second.weight = self.first.weight
+        self.register_buffer("scale", torch.ones(()))
         self.double()
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        hidden = self.embed(words) + self.places.weight
-        return self.head(self.second(torch.tanh(self.first(hidden))).tanh())
+        hidden = self.embed(words) + self.places.weight * self.scale
+        return self.head(self.second(torch.tanh(self.first(hidden))).tanh() / self.scale)
 
 
 class Shown(nn.Embedding):
@@ -81,7 +82,8 @@ def test_without_staleness_a_tied_model_trains_as_it_does_without_a_pipeline(met
         optimizer.step()
     expected = nn.utils.parameters_to_vector(plain.parameters()).detach()
     row = row_of(model)
-    assert [layer.label for layer in row] == ["embed", "add", "first", "second", "head"]
+    assert [layer.label for layer in row] == ["embed", "mul", "first", "second", "head"]
+    assert [layer.gives for layer in row] == ([2, 2, 2, 2, 1] if tied == "head" else [1, 1, 2, 1, 1])  # without `scale`
     assert sum(p.numel() for layer in row for p in layer.parameters()) == expected.numel()  # each in one layer
     cuts = (1, 4) if tied == "head" else (2, 3)
     torch.testing.assert_close(trained(model, row, method, cuts), expected, rtol=0, atol=1e-12)

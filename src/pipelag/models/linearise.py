@@ -160,12 +160,13 @@ def carried(
     Raises:
         PipelagError: a weight that a module which was not traced into shares with others.
     """
-    users: dict[int, dict[str, None]] = {}  # by the weight: the modules that use it, in order
+    users: dict[int, set[str]] = {}  # by the weight: the modules that use it
     for step in steps:
         ends = [thing(model, constants[name]) for name in step.uses if name in constants]
         ends += thing(model, step).parameters() if step.op == "call_module" else []
         for weight in ends:
-            users.setdefault(id(weight), {})[step.within or step.called] = None
+            if isinstance(weight, nn.Parameter):  # buffers may be in several stages
+                users.setdefault(id(weight), set()).add(step.within or step.called)
     tied = {weight for weight, modules in users.items() if len(modules) > 1}
     for step in steps:
         if step.op == "call_module" and any(id(p) in tied for p in thing(model, step).parameters()):
